@@ -1,0 +1,38 @@
+# `make demo` and `make test` set up everything they need in .venv. A second run starts in seconds.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh')
+
+.PHONY: demo test lint test-host test-gpu format clean
+
+demo: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m tilesmith demo
+
+test: lint test-host
+
+lint: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
+
+test-host: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m pytest tests src docs -m "not gpu" -n auto
+
+test-gpu: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m pytest tests -m gpu -n 4
+
+format: $(VENV)/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CUDA_SOURCES)
+
+$(VENV)/ready: requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,120 @@
+"""The figures of docs/measured.md, measured on the GPU of this machine.
+
+    PYTHONPATH=src python3 scripts/measure.py [speed] [host] [first]
+
+With no argument, all three parts.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+import tilesmith
+from tilesmith import device
+from tilesmith.bench.errors import error
+from tilesmith.bench.suites import Product, load
+from tilesmith.bench.timing import interleaved
+from tilesmith.planner import choose
+from tilesmith.problem import Problem
+
+
+def speed() -> None:
+    """Each product against torch's where torch has one: milliseconds, TFLOP/s, ratio, errors."""
+    products = [
+        *load("seeds"),
+        *(Product(f"square {s}", s, s, s, "") for s in (256, 512, 1024, 2048, 8192)),
+        *(
+            Product(f"square 4096 {dtype}", 4096, 4096, 4096, "", dtype=dtype)
+            for dtype in ("float64", "int32", "int64")
+        ),
+        *(Product(f"square 4096 {dtype}", 4096, 4096, 4096, "", dtype=dtype) for dtype in ("int8", "float16")),
+    ]
+    print(f"{'product':24} {'plan':17} {'ours ms':>9} {'torch ms':>9} {'ratio':>6} {'TF':>6}  comp / norm: ours, torch")
+    for product in products:
+        a, b = product.operands("cuda")
+        is_float = a.dtype.is_floating_point
+        competitors: dict[str, Callable[[], object]] = {"ours": partial(tilesmith.matmul, a, b, accuracy="ieee")}
+        if is_float:
+            competitors["torch"] = partial(torch.matmul, a, b)
+        times = interleaved(competitors, rounds=15)
+        problem = Problem.of(a, b, accuracy="ieee")
+        plan = choose(problem, device.installed(0))
+        ours = times["ours"].median
+        row = f"{product.name:24} {plan.name:17} {ours:9.4f} "
+        if is_float:
+            torchs = times["torch"].median
+            row += f"{torchs:9.4f} {torchs / ours:6.3f} "
+        else:
+            row += f"{'none':>9} {'':6} "
+        row += f"{problem.flops / ours / 1e9:6.1f}  "
+        if is_float:
+            errors = error(tilesmith.matmul(a, b, accuracy="ieee"), a, b), error(torch.matmul(a, b), a, b)
+            row += ", ".join(map(str, errors))
+        print(row, flush=True)
+        del a, b, competitors
+        torch.cuda.empty_cache()
+
+
+def host() -> None:
+    """Wall time of a call in a tight loop, 64x64 float32, ours and torch's in turn."""
+    a, b = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+
+    def microseconds(call: Callable[[], object], calls: int = 2000) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / calls * 1e6
+
+    competitors: dict[str, Callable[[], object]] = {
+        "tilesmith.matmul": lambda: tilesmith.matmul(a, b),
+        "torch.matmul": lambda: torch.matmul(a, b),
+        "through the dispatcher": lambda: torch.ops.tilesmith.matmul(a, b),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in competitors}
+    for round_ in range(12):
+        for name, call in competitors.items():
+            sample = microseconds(call)
+            if round_ >= 2:
+                samples[name].append(sample)
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    for name, median in medians.items():
+        print(f"{name:24} {median:6.2f} us a call, ratio to torch {median / medians['torch.matmul']:.2f}")
+
+
+_FIRST_CALL = """
+import time, torch
+a, b = torch.randn(4096, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda")
+torch.cuda.synchronize()
+start = time.perf_counter()
+import tilesmith
+tilesmith.matmul(a, b)
+torch.cuda.synchronize()
+print(f"{time.perf_counter() - start:.3f}")
+"""
+
+
+def first() -> None:
+    """Seconds of a new process's first call, import included, with its CUDA context standing."""
+    with tempfile.TemporaryDirectory() as folder:
+        for cache in ("cold", "warm", "warm", "warm"):
+            # NVRTC has a cache of its own, which would make a second cold run look fast.
+            environment = {**os.environ, "XDG_CACHE_HOME": folder, "CUDA_CACHE_DISABLE": "1"}
+            run = subprocess.run([sys.executable, "-c", _FIRST_CALL], env=environment, capture_output=True, text=True)
+            print(f"first call, {cache} cache: {run.stdout.strip() or run.stderr} s", flush=True)
+
+
+PARTS = {"speed": speed, "host": host, "first": first}
+
+if __name__ == "__main__":
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one go: tests, sanitizers, figures. Prints a short summary last.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH=src
+failed=0
+
+python3 -m pytest tests -m gpu -q -n 8 -p no:cacheprovider || failed=1
+# The driver's bindings ask for symbols that the driver may not have: those are no errors of ours.
+for tool in "memcheck --report-api-errors no" racecheck; do
+  echo "== compute-sanitizer $tool"
+  compute-sanitizer --tool $tool --error-exitcode 1 python3 scripts/sanitize.py 2>&1 | tail -2 || failed=1
+done
+python3 scripts/measure.py || failed=1
+exit "$failed"

@@ -1,0 +1,21 @@
+"""Tilesmith multiplies matrices on NVIDIA GPUs from PyTorch, with its own kernels.
+
+>>> import torch, tilesmith
+>>> tilesmith.matmul(torch.ones(2, 3), torch.ones(3, 4)).shape
+torch.Size([2, 4])
+"""
+
+from tilesmith.api import matmul, warmup
+from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, UnavailableError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ColdCaptureError",
+    "CompilationError",
+    "DriverError",
+    "UnavailableError",
+    "__version__",
+    "matmul",
+    "warmup",
+]

@@ -1,0 +1,81 @@
+"""The command line: one file per command, imported when the command is called."""
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tilesmith import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from rich.console import Console
+
+# The commands in the order of `--help`. Each is the click command of the same name in its module here.
+_COMMANDS: Final[dict[str, str]] = {
+    "demo": "Multiply the five reference products, or plan and compile them where there is no GPU.",
+    "info": "Show versions, GPUs and the kernel cache, and what is missing.",
+    "cache": "List or remove the compiled kernels on disk.",
+}
+_WIDTH_OF_A_PIPE: Final = 120  # columns, where there is no terminal to ask
+
+
+class _Lazy(click.Group):
+    """A group that imports a command when it is called; `--help` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"tilesmith.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tilesmith")
+def main() -> None:
+    """Matrix products on NVIDIA GPUs from PyTorch, with kernels compiled at run time."""
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+
+
+def print_json(value: "DataclassInstance") -> None:
+    """A dataclass as JSON on stdout. JSON has no NaN and no infinity: they become null."""
+
+    def finite(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in items}
+
+    click.echo(json.dumps(asdict(value, dict_factory=finite), indent=2, allow_nan=False))
+
+
+def console() -> "Console":
+    """Where tables go. Text is printed as it is: messages may hold brackets."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes as a person reads it.
+
+    >>> format_bytes(512), format_bytes(16640), format_bytes(60 * 2**20)
+    ('512 B', '16.2 KiB', '60 MiB')
+    """
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{round(size, 1):g} {unit}"

@@ -1,0 +1,133 @@
+"""Cubins on disk, addressed by everything that went into them.
+
+An entry is written aside and renamed into place, so that processes which start together see
+a whole entry or none. It carries a digest of its content: what is truncated or foreign is
+compiled again. A directory that cannot be used costs a warning, once, and nothing else.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tilesmith.jit import compiler
+from tilesmith.jit.source import headers
+
+_MAGIC: Final = b"tilesmith-cubin-1\n"
+_SUFFIX: Final = ".cubin"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cubin in the cache."""
+
+    path: Path
+    size: int
+    used: float  # seconds since the epoch
+
+
+def directory() -> Path:
+    """Where the user's cubins are: `$XDG_CACHE_HOME/tilesmith`, or `~/.cache/tilesmith`."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "tilesmith"
+
+
+def cubin(source: str, arch: str, compile: Callable[[str, str], bytes] = compiler.compile) -> bytes:
+    """The cubin of a translation unit: from the cache, or compiled and kept."""
+    path = directory() / (key(source, arch) + _SUFFIX)
+    kept = _read(path)
+    if kept is not None:
+        return kept
+    fresh = compile(source, arch)
+    _write(path, fresh)
+    return fresh
+
+
+def key(source: str, arch: str) -> str:
+    """A digest of the source, the headers, the options, the architecture and NVRTC's version."""
+    parts = (source, _headers_digest(), *compiler.OPTIONS, arch, *map(str, compiler.version()))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def entries() -> Iterator[Entry]:
+    """What is in the cache, in no order."""
+    with contextlib.suppress(OSError):
+        for path in directory().glob("*" + _SUFFIX):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                yield Entry(path, status.st_size, max(status.st_atime, status.st_mtime))
+
+
+def clear() -> int:
+    """Removes every entry and every unfinished one, and says how many entries there were."""
+    removed = 0
+    for entry in list(entries()):
+        with contextlib.suppress(OSError):
+            entry.path.unlink()
+            removed += 1
+    for leftover in directory().glob("*.part"):
+        with contextlib.suppress(OSError):
+            leftover.unlink()
+    return removed
+
+
+@cache
+def _headers_digest() -> str:
+    text = "\0".join(f"{name}\0{content}" for name, content in headers().items())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        if not _is_private(path.parent):
+            return None
+        content = path.read_bytes()
+    except OSError:
+        return None
+    head, digest_size = len(_MAGIC), hashlib.sha256().digest_size
+    digest, body = content[head : head + digest_size], content[head + digest_size :]
+    if content[:head] != _MAGIC or hashlib.sha256(body).digest() != digest:
+        return None
+    return body
+
+
+def _write(path: Path, body: bytes) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(path.parent):
+            raise PermissionError(f"{path.parent} belongs to another user or others may write to it")
+        handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            raise
+    except OSError as error:
+        _warn_once(str(path.parent), str(error))
+
+
+def _is_private(folder: Path) -> bool:
+    """Code is loaded from here: it must be the user's own, and no one else may write to it."""
+    status = folder.stat()
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.getuid() and not others_write
+
+
+@cache
+def _warn_once(folder: str, reason: str) -> None:
+    warnings.warn(
+        f"Tilesmith cannot keep compiled kernels in {folder} ({reason}); "
+        "every process will compile them anew. Set XDG_CACHE_HOME to a directory of yours.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

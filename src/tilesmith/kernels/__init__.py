@@ -1,0 +1,8 @@
+"""The kernel families: what each can do, and the plans it offers."""
+
+from typing import Final
+
+from tilesmith.kernels import simt
+from tilesmith.kernels.family import Family
+
+FAMILIES: Final[tuple[Family, ...]] = (simt.FAMILY,)

@@ -1,0 +1,17 @@
+"""What the planner knows of a kernel family."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tilesmith.device import Device
+from tilesmith.plan import Plan
+from tilesmith.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of kernels: one legality predicate, and the plans it offers for a legal problem."""
+
+    name: str
+    rejects: Callable[[Problem, Device], str | None]  # why it cannot do this problem; None if it can
+    candidates: Callable[[Problem, Device], Iterable[Plan]]

@@ -1,0 +1,259 @@
+"""The torch.library operators, and everything PyTorch wants to know about them.
+
+`tilesmith::matmul` is `torch.matmul` with two more arguments; `tilesmith::matmul_out` writes
+into a given tensor. They are defined by `Library.define/impl`: `custom_op` costs 8 us more a call.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.library import Library, register_autograd, register_fake, register_vmap
+
+from tilesmith.prepared import multiply
+from tilesmith.problem import check_operands, check_out, product_shape, result_dtype
+
+_library = Library("tilesmith", "DEF")
+_library.define(
+    "matmul(Tensor a, Tensor b, *, str? accuracy=None, ScalarType? out_dtype=None) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "matmul_out(Tensor a, Tensor b, *, Tensor(a!) out, str? accuracy=None) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+matmul = torch.ops.tilesmith.matmul.default
+matmul_out = torch.ops.tilesmith.matmul_out.default
+
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+# Bound once: is_plain is on the way of every call.
+_grad_enabled = torch.is_grad_enabled
+_autocast_enabled = torch._C._is_any_autocast_enabled
+_transform = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, accuracy: str | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """The product by way of PyTorch's dispatcher, and of transforms and forward-mode AD where they are active."""
+    if not torch.compiler.is_compiling() and (_transform() is not None or forward_ad._current_level >= 0):
+        return _Transformed.apply(a, b, accuracy, out_dtype)  # type: ignore[no-any-return,no-untyped-call]
+    return matmul(a, b, accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
+
+
+def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a call has nothing for PyTorch's dispatcher to do: two ordinary CUDA tensors, no
+    gradient, no autocast, no mode, no transform. It may then go straight to the launch."""
+    return (
+        type(a) in _PLAIN_TYPES
+        and type(b) in _PLAIN_TYPES
+        and a.is_cuda
+        and b.is_cuda
+        and a.layout is torch.strided
+        and b.layout is torch.strided
+        and not a.is_neg()
+        and not b.is_neg()
+        and not (_grad_enabled() and (a.requires_grad or b.requires_grad))
+        and not _autocast_enabled()
+        and _transform() is None
+        and not _dispatch_modes()
+        and not _function_modes()
+        and forward_ad._current_level < 0
+    )
+
+
+def _matmul_cuda(
+    a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    return multiply(a, b, accuracy, out_dtype)
+
+
+def _matmul_out_cuda(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
+    if _may_overlap(out, a) or _may_overlap(out, b):
+        out.copy_(multiply(a, b, accuracy, out.dtype))
+    else:
+        multiply(a, b, accuracy, out.dtype, out)
+
+
+def _matmul_cpu(
+    a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    if out_dtype is None or out_dtype == a.dtype:
+        return torch.matmul(a, b)
+    return torch.matmul(a.to(result_dtype(a.dtype, out_dtype)), b.to(out_dtype))
+
+
+def _matmul_out_cpu(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
+    out.copy_(_matmul_cpu(a, b, out_dtype=out.dtype))
+
+
+def _may_overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether the memory from x's first element to its last touches y's."""
+
+    def span(t: torch.Tensor) -> tuple[int, int]:
+        steps = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+        return t.data_ptr(), t.data_ptr() + (steps + 1) * t.itemsize
+
+    if x.numel() == 0 or y.numel() == 0:
+        return False
+    (x_first, x_end), (y_first, y_end) = span(x), span(y)
+    return x_first < y_end and y_first < x_end
+
+
+def _matmul_autocast(device_type: str) -> Any:
+    key = getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
+
+    def run(
+        a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+            dtype = torch.get_autocast_dtype(device_type)
+            return matmul(_autocast(a, dtype), _autocast(b, dtype), accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
+
+    return run
+
+
+def _autocast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # As torch's own autocast: floating-point tensors, but float64 stays.
+    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+
+_library.impl("matmul", _matmul_cuda, "CUDA")
+_library.impl("matmul", _matmul_cpu, "CPU")
+_library.impl("matmul", _matmul_autocast("cuda"), "AutocastCUDA")
+_library.impl("matmul", _matmul_autocast("cpu"), "AutocastCPU")
+_library.impl("matmul_out", _matmul_out_cuda, "CUDA")
+_library.impl("matmul_out", _matmul_out_cpu, "CPU")
+
+
+def _matmul_fake(
+    a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    check_operands(a, b)
+    return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(a.dtype, out_dtype))
+
+
+def _matmul_out_fake(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
+    check_operands(a, b)
+    check_out(a, b, out, out.dtype)
+    shape = product_shape(a.shape, b.shape)
+    torch._check(tuple(out.shape) == shape, lambda: f"out has shape {list(out.shape)}, not {list(shape)}")
+
+
+register_fake("tilesmith::matmul", _matmul_fake, lib=_library)
+register_fake("tilesmith::matmul_out", _matmul_out_fake, lib=_library)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.accuracy = keyword_only_inputs["accuracy"]
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    a, b = ctx.saved_tensors
+    need_a, need_b = ctx.needs_input_grad[:2]
+
+    # As matrices: a row for a 1-D a, a column for a 1-D b.
+    a2 = a.unsqueeze(0) if a.dim() == 1 else a
+    b2 = b.unsqueeze(1) if b.dim() == 1 else b
+    grad2 = grad.to(a.dtype)
+    if b.dim() == 1:
+        grad2 = grad2.unsqueeze(-1)
+    if a.dim() == 1:
+        grad2 = grad2.unsqueeze(-2)
+
+    grad_a = grad_b = None
+    if need_a:
+        grad_a = product(grad2, b2.mT, ctx.accuracy).sum_to_size(a2.shape).reshape(a.shape)
+    if need_b:
+        if b2.dim() == 2 and a2.dim() > 2:
+            # Every matrix of the batch met the same b: one long product sums over them all.
+            k, n = b2.shape
+            grad_b = product(a2.reshape(-1, k).mT, grad2.reshape(-1, n), ctx.accuracy).reshape(b.shape)
+        else:
+            grad_b = product(a2.mT, grad2, ctx.accuracy).sum_to_size(b2.shape).reshape(b.shape)
+    return grad_a, grad_b
+
+
+register_autograd("tilesmith::matmul", _backward, setup_context=_setup_context, lib=_library)
+
+
+def _matmul_vmap(
+    info: Any,
+    in_dims: tuple[int | None, int | None],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    accuracy: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, int]:
+    a_dim, b_dim = in_dims
+    a_rank = a.dim() - (a_dim is not None)
+    b_rank = b.dim() - (b_dim is not None)
+    if a_rank == 0 or b_rank == 0:
+        product_shape((1,) * a_rank, (1,) * b_rank)  # raises torch's error
+
+    # The mapped dimension becomes the outermost of the batch, so ranks must agree: 1-D operands
+    # become matrices, and the other batch dimensions are filled up with ones.
+    rank = max(a_rank, b_rank, 2)
+
+    def as_batch(x: torch.Tensor, dim: int | None, x_rank: int, vector_at: int) -> torch.Tensor:
+        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        if x_rank == 1:
+            x = x.unsqueeze(vector_at)
+        shape = x.shape
+        return x.reshape(shape[0], *(1,) * (rank - max(x_rank, 2)), *shape[1:])
+
+    result = product(as_batch(a, a_dim, a_rank, 1), as_batch(b, b_dim, b_rank, 2), accuracy, out_dtype)
+    if b_rank == 1:
+        result = result.squeeze(-1)
+    if a_rank == 1:
+        result = result.squeeze(-1 if b_rank == 1 else -2)
+    return result, 0
+
+
+register_vmap("tilesmith::matmul", _matmul_vmap, lib=_library)
+
+
+class _Transformed(torch.autograd.Function):
+    """The product under torch.func's transforms and forward-mode AD, which do not see what register_autograd did."""
+
+    @staticmethod
+    def forward(a: torch.Tensor, b: torch.Tensor, accuracy: str | None, out_dtype: torch.dtype | None) -> torch.Tensor:
+        return matmul(a, b, accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, accuracy, _ = inputs
+        _setup_context(ctx, (a, b), {"accuracy": accuracy}, output)
+        ctx.save_for_forward(a, b)
+        ctx.out_dtype = output.dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+        return (*_backward(ctx, grad), None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, a_tangent: torch.Tensor | None, b_tangent: torch.Tensor | None, *_: None) -> torch.Tensor | None:
+        a, b = ctx.saved_tensors
+        parts = []
+        if a_tangent is not None:
+            parts.append(product(a_tangent, b, ctx.accuracy, ctx.out_dtype))
+        if b_tangent is not None:
+            parts.append(product(a, b_tangent, ctx.accuracy, ctx.out_dtype))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, int | None, None, None],
+        a: torch.Tensor,
+        b: torch.Tensor,
+        accuracy: str | None,
+        out_dtype: torch.dtype | None,
+    ) -> tuple[torch.Tensor, int]:
+        return _matmul_vmap(info, in_dims[:2], a, b, accuracy=accuracy, out_dtype=out_dtype)

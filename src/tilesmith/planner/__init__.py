@@ -1,0 +1,5 @@
+"""Choosing how to do a product."""
+
+from tilesmith.planner.choose import choose
+
+__all__ = ["choose"]

@@ -1,0 +1,326 @@
+"""A matrix product as a frozen value: sizes, types and strides, and nothing of how to do it.
+
+`Problem.of` is the one place where operands are checked. Its errors are torch's: the same
+exception types, and messages that name shapes, types and devices.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from tilesmith.accuracy import Accuracy
+
+# The element types that can be multiplied, each with the types its result may have.
+OUT_DTYPES: Final[dict[torch.dtype, tuple[torch.dtype, ...]]] = {
+    torch.float64: (torch.float64,),
+    torch.float32: (torch.float32,),
+    torch.float16: (torch.float16, torch.float32),
+    torch.bfloat16: (torch.bfloat16, torch.float32),
+    torch.int8: (torch.int8, torch.int32),
+    torch.uint8: (torch.uint8, torch.int32),
+    torch.int16: (torch.int16, torch.int32),
+    torch.int32: (torch.int32,),
+    torch.int64: (torch.int64,),
+}
+
+ALIGNMENT: Final = 16  # the widest access, in bytes: no kernel asks for more
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A batch of matrices in memory. Strides count elements; the stride of a size of one is 0."""
+
+    dtype: torch.dtype
+    rows: int
+    columns: int
+    row_stride: int
+    column_stride: int
+    batch_strides: tuple[int, ...]
+    alignment: int  # the address is a multiple of this, ALIGNMENT at most
+
+    @property
+    def transposed(self) -> "Matrix":
+        """The same memory, read with rows and columns exchanged."""
+        return replace(
+            self,
+            rows=self.columns,
+            columns=self.rows,
+            row_stride=self.column_stride,
+            column_stride=self.row_stride,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`out[m, n] = a[m, k] @ b[k, n]` for every index of the batch."""
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]  # sizes, after merging the dimensions that one stride can walk
+    a: Matrix
+    b: Matrix
+    out: Matrix
+    out_shape: tuple[int, ...]  # as the caller sees it
+    accuracy: Accuracy
+
+    @classmethod
+    def of(
+        cls,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        accuracy: Accuracy = "fp32",
+        out_dtype: torch.dtype | None = None,
+        out: torch.Tensor | None = None,
+    ) -> "Problem":
+        """The product of two tensors, which may be on the meta device.
+
+        >>> p = Problem.of(torch.empty(3, 4, device="meta"), torch.empty(2, 4, 5, device="meta"))
+        >>> p.m, p.n, p.k, p.batch, p.out_shape
+        (3, 5, 4, (2,), (2, 3, 5))
+        """
+        check_operands(a, b)
+        out_shape = product_shape(a.shape, b.shape)
+        dtype = result_dtype(a.dtype, out_dtype)
+
+        a2 = a.unsqueeze(0) if a.dim() == 1 else a
+        b2 = b.unsqueeze(1) if b.dim() == 1 else b
+        batch = _broadcast(a2.shape[:-2], b2.shape[:-2])
+        m, n = a2.shape[-2], b2.shape[-1]
+        if out is None:
+            out_strides, out_alignment = contiguous_strides((*batch, m, n)), ALIGNMENT
+        else:
+            check_out(a, b, out, out_dtype)
+            if tuple(out.shape) != out_shape:
+                raise RuntimeError(f"out has shape {list(out.shape)}, but the product has shape {list(out_shape)}")
+            out_strides, out_alignment = _strides_of_out(out, a, b), _alignment(out)
+
+        return _fold_batch(
+            cls(
+                m=m,
+                n=n,
+                k=a.shape[-1],
+                batch=batch,
+                a=_matrix(a2, batch),
+                b=_matrix(b2, batch),
+                out=Matrix(
+                    dtype=dtype,
+                    rows=m,
+                    columns=n,
+                    row_stride=out_strides[-2] if m > 1 else 0,
+                    column_stride=out_strides[-1] if n > 1 else 0,
+                    batch_strides=tuple(out_strides[:-2]),
+                    alignment=out_alignment,
+                ),
+                out_shape=out_shape,
+                accuracy=accuracy,
+            )
+        )
+
+    @property
+    def transposed(self) -> "Problem":
+        """The same product read as its transpose: `out^T = b^T a^T`."""
+        return replace(self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed, out=self.out.transposed)
+
+    @property
+    def batches(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is to be written."""
+        return self.m * self.n * self.batches == 0
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batches
+
+    def __str__(self) -> str:
+        batch = "".join(f"{size} x " for size in self.batch)
+        names = [str(dtype).removeprefix("torch.") for dtype in (self.a.dtype, self.out.dtype)]
+        types = names[0] if names[0] == names[1] else " -> ".join(names)
+        return f"{batch}{self.m} x {self.k} x {self.n} {types}"
+
+
+def check_dense(a: object, b: object) -> None:
+    """Raises for operands that are not dense tensors."""
+    for name, operand in (("a", a), ("b", b)):
+        if not isinstance(operand, torch.Tensor):
+            raise TypeError(f"matmul(): argument {name!r} must be Tensor, not {type(operand).__name__}")
+        if operand.layout != torch.strided or operand.is_quantized:
+            kind = "a quantized type" if operand.layout == torch.strided else f"layout {operand.layout}"
+            raise NotImplementedError(
+                f"tilesmith.matmul takes dense tensors, but {name} has {kind} "
+                f"(shape {list(operand.shape)}, {operand.dtype} on {operand.device})"
+            )
+
+
+def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Raises what torch raises for operands that have no product, whatever their shapes."""
+    check_dense(a, b)
+    shapes = f"shapes {list(a.shape)} and {list(b.shape)}"
+    if a.device != b.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but a is on {a.device} and b is on {b.device} ({shapes})"
+        )
+    if a.dtype != b.dtype:
+        raise RuntimeError(
+            f"expected a and b to have the same dtype, but got: {a.dtype} != {b.dtype} ({shapes} on {a.device})"
+        )
+    if a.dtype not in OUT_DTYPES:
+        raise NotImplementedError(
+            f"tilesmith.matmul is not implemented for {a.dtype} ({shapes} on {a.device}); "
+            f"it takes {', '.join(str(d).removeprefix('torch.') for d in OUT_DTYPES)}"
+        )
+
+
+def check_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    """Raises what torch raises for an `out` that cannot take the product of a and b.
+
+    A wrong shape is not among them: torch resizes `out`, and so does `tilesmith.matmul`.
+    """
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
+        raise RuntimeError(
+            "matmul(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    if out.device != a.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but out is on {out.device} and a and b are on {a.device}"
+        )
+    expected = result_dtype(a.dtype, out_dtype)
+    if out.dtype != expected:
+        raise RuntimeError(f"Expected out tensor to have dtype {expected}, but got {out.dtype} instead")
+    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            f"location (out has shape {list(out.shape)} and strides {list(out.stride())}). "
+            "Please clone() the tensor before performing the operation."
+        )
+
+
+def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of `torch.matmul`'s result, or its error.
+
+    >>> product_shape((7, 1, 3, 4), (5, 4, 2))
+    (7, 5, 3, 2)
+    """
+    if len(a) == 0 or len(b) == 0:
+        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {len(a)}D and {len(b)}D")
+    a_rows, b_columns = tuple(a[-2:-1]), (b[-1],) if len(b) > 1 else ()
+    b_rows = b[-2] if len(b) > 1 else b[0]
+    if a[-1] != b_rows:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({'x'.join(map(str, a))} and {'x'.join(map(str, b))}): "
+            f"the inner dimensions {a[-1]} and {b_rows} differ"
+        )
+    batch = _broadcast(a[:-2], b[:-2])
+    return (*batch, *a_rows, *b_columns)
+
+
+def _broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Batch dimensions that broadcast. torch.broadcast_shapes would, but first imports SymPy for a second."""
+    rank = max(len(a), len(b))
+    sizes: list[int] = []
+    for x, y in zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True):
+        if x != y and x != 1 and y != 1:
+            raise RuntimeError(
+                f"The size of tensor a ({x}) must match the size of tensor b ({y}) at non-singleton dimension "
+                f"{len(sizes)}: the batch dimensions {list(a)} and {list(b)} cannot be broadcast together"
+            )
+        sizes.append(y if x == 1 else x)
+    return tuple(sizes)
+
+
+def result_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype:
+    """The type of the result: the operands' own, or a wider one where that means something."""
+    if out_dtype is None:
+        return dtype
+    if out_dtype not in OUT_DTYPES[dtype]:
+        raise RuntimeError(
+            f"out_dtype {out_dtype} is not possible for operands of {dtype}; "
+            f"possible are {', '.join(map(str, OUT_DTYPES[dtype]))}"
+        )
+    return out_dtype
+
+
+def _strides_of_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
+    """The strides of a caller's `out`, with the dimensions that 1-D operands lack put back."""
+    strides = list(out.stride())
+    if b.dim() == 1:
+        strides.append(0)
+    if a.dim() == 1:
+        strides.insert(len(strides) - 1, 0)
+    return tuple(strides)
+
+
+def _matrix(tensor: torch.Tensor, batch: Sequence[int]) -> Matrix:
+    expanded = tensor.expand(*batch, *tensor.shape[-2:])
+    rows, columns = tensor.shape[-2:]
+    *batch_strides, row_stride, column_stride = expanded.stride()
+    return Matrix(
+        dtype=tensor.dtype,
+        rows=rows,
+        columns=columns,
+        row_stride=row_stride if rows > 1 else 0,
+        column_stride=column_stride if columns > 1 else 0,
+        batch_strides=tuple(batch_strides),
+        alignment=_alignment(tensor),
+    )
+
+
+def _alignment(tensor: torch.Tensor) -> int:
+    # A meta tensor has no address; torch's allocator aligns what it will become.
+    address = 0 if tensor.is_meta else tensor.data_ptr()
+    return math.gcd(address, ALIGNMENT)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor of this shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _fold_batch(problem: Problem) -> Problem:
+    """Fewer batch dimensions for the same memory: ones that a single stride can walk become one,
+    and a batch that shares b becomes rows of a, which is how `linear` calls arrive."""
+    dims: list[tuple[int, int, int, int]] = []  # size and the strides of a, b, out
+    for size, a_stride, b_stride, out_stride in zip(
+        problem.batch, problem.a.batch_strides, problem.b.batch_strides, problem.out.batch_strides, strict=True
+    ):
+        if size == 1:
+            continue
+        if dims and dims[-1][1:] == (size * a_stride, size * b_stride, size * out_stride):
+            dims[-1] = (dims[-1][0] * size, a_stride, b_stride, out_stride)
+        else:
+            dims.append((size, a_stride, b_stride, out_stride))
+
+    m, a, b, out = problem.m, problem.a, problem.b, problem.out
+    if dims:
+        size, a_stride, b_stride, out_stride = dims[-1]
+        if b_stride == 0 and m == 1:
+            dims.pop()
+            m = size
+            a = replace(a, rows=m, row_stride=a_stride)
+            out = replace(out, rows=m, row_stride=out_stride)
+        elif b_stride == 0 and a_stride == m * a.row_stride and out_stride == m * out.row_stride:
+            dims.pop()
+            m *= size
+            a, out = replace(a, rows=m), replace(out, rows=m)
+    return replace(
+        problem,
+        m=m,
+        batch=tuple(d[0] for d in dims),
+        a=replace(a, batch_strides=tuple(d[1] for d in dims)),
+        b=replace(b, batch_strides=tuple(d[2] for d in dims)),
+        out=replace(out, batch_strides=tuple(d[3] for d in dims)),
+    )

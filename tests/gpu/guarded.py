@@ -1,0 +1,49 @@
+"""Tensors on the GPU that betray a kernel which reads or writes outside of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+_BAND = 1024  # elements before and after
+
+
+def poison(dtype: torch.dtype) -> float | int:
+    """A value that no result should have: a NaN spreads, an odd integer stands out."""
+    return float("nan") if dtype.is_floating_point else 113
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A tensor in the middle of a poisoned buffer, whose gaps are poisoned too."""
+
+    tensor: torch.Tensor
+    _buffer: torch.Tensor
+    _is_inside: torch.Tensor
+
+    @classmethod
+    def empty(cls, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, shift: int = 0) -> "Guarded":
+        """Poisoned all over; the tensor starts `shift` elements after an aligned address."""
+        span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        length = max(span, 0) + shift + 2 * _BAND
+        buffer = torch.full((length,), poison(dtype), dtype=dtype, device="cuda")
+        is_inside = torch.zeros(length, dtype=torch.bool, device="cuda")
+        where = (tuple(shape), tuple(strides), _BAND + shift)
+        is_inside.as_strided(*where).fill_(True)
+        return cls(buffer.as_strided(*where), buffer, is_inside)
+
+    @classmethod
+    def like(cls, values: torch.Tensor, shift: int = 0) -> "Guarded":
+        """A copy of a tensor, with its strides."""
+        guarded = cls.empty(values.shape, values.stride(), values.dtype, shift)
+        guarded.tensor.copy_(values)
+        return guarded
+
+    def assert_outside_untouched(self) -> None:
+        expected = torch.full_like(self._buffer, poison(self._buffer.dtype))
+        outside = ~self._is_inside
+        torch.testing.assert_close(self._buffer[outside], expected[outside], rtol=0, atol=0, equal_nan=True)
+
+
+def contiguous_strides(shape: Sequence[int]) -> list[int]:
+    return list(torch.empty(tuple(shape), device="meta").stride())

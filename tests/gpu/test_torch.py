@@ -1,0 +1,302 @@
+"""At home in PyTorch: streams, graphs, threads, autograd, compile, autocast, transforms, errors."""
+
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.library import opcheck
+
+import tilesmith
+from tilesmith import op, prepared
+
+
+def ints(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small integers, whose products are exact in every type."""
+    return torch.randint(-4, 5, shape, device="cuda").to(dtype)
+
+
+def assert_same(x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.testing.assert_close(x, y, rtol=0, atol=0)
+
+
+def test_plain_calls_skip_the_dispatcher_and_others_do_not() -> None:
+    a, b = ints(4, 4), ints(4, 4)
+    assert op.is_plain(a, b)
+    assert not op.is_plain(a.requires_grad_(), b)
+    with torch.no_grad():
+        assert op.is_plain(a, b)
+    with torch.autocast("cuda"):
+        assert not op.is_plain(b, b)
+    assert not op.is_plain(b, b.cpu())
+    assert not op.is_plain(b.to_sparse(), b)
+
+
+def test_the_current_stream_is_used() -> None:
+    a, b = torch.randn(2048, 2048, device="cuda"), torch.randn(2048, 2048, device="cuda")
+    expected = tilesmith.matmul(a, b)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        result = tilesmith.matmul(a, b)
+        done = stream.record_event()
+    assert not done.query(), "the product did not wait for its stream"
+    stream.synchronize()
+    assert_same(result, expected)
+
+
+def test_a_graph_replays_the_product_on_new_values() -> None:
+    a, b = ints(65, 33), ints(33, 70)
+    out = torch.empty(65, 70, device="cuda")
+    tilesmith.warmup([(a, b)])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fresh = tilesmith.matmul(a, b)
+        tilesmith.matmul(a, b, out=out)
+    a.copy_(ints(65, 33))
+    graph.replay()
+    assert_same(fresh, torch.matmul(a, b))
+    assert_same(out, fresh)
+
+
+def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "_prepared", {})
+    monkeypatch.setattr(prepared, "_functions", {})
+    tilesmith.warmup([((48, 40), (40, 56)), ((2, 9, 8), (8, 4))], dtype=torch.bfloat16)
+    a, b = ints(48, 40, dtype=torch.bfloat16), ints(40, 56, dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = tilesmith.matmul(a, b)
+    graph.replay()
+    assert_same(result, torch.matmul(a, b))
+
+
+def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "_prepared", {})
+    monkeypatch.setattr(prepared, "_functions", {})
+    a, b = ints(48, 40), ints(40, 56)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with pytest.raises(tilesmith.ColdCaptureError, match=r"tilesmith\.warmup"), torch.cuda.graph(graph):
+        tilesmith.matmul(a, b)
+    assert_same(tilesmith.matmul(a, b), torch.matmul(a, b))  # and nothing is left broken
+
+
+def test_many_threads_and_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "_prepared", {})
+    monkeypatch.setattr(prepared, "_functions", {})
+    start = threading.Barrier(8)
+
+    def work(seed: int) -> bool:
+        start.wait()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            right = True
+            for i in range(60):
+                size = 16 * (1 + (seed + i) % 4)
+                a, b = ints(size, 40), ints(40, size)
+                right &= torch.equal(tilesmith.matmul(a, b), torch.matmul(a, b))
+            return right
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_a_thread_that_made_no_cuda_call_yet_can_multiply() -> None:
+    a, b = ints(40, 40), ints(40, 40)
+    tilesmith.matmul(a, b)
+    results: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: results.append(tilesmith.matmul(a, b)))
+    thread.start()
+    thread.join()
+    assert_same(results[0], torch.matmul(a, b))
+
+
+GRAD_SHAPES = [
+    ((3, 4), (4, 5)),
+    ((4,), (4,)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((2, 3, 4), (4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (3, 4, 5)),
+    ((2, 3, 4), (4,)),
+    ((4,), (2, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("shapes", GRAD_SHAPES, ids=str)
+def test_gradients_of_first_and_second_order(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (torch.randn(s, dtype=torch.float64, device="cuda", requires_grad=True) for s in shapes)
+    assert torch.autograd.gradcheck(tilesmith.matmul, (a, b))
+    assert torch.autograd.gradgradcheck(tilesmith.matmul, (a, b))
+
+
+def test_training_goes_the_way_of_torch() -> None:
+    a, b = torch.randn(5, 33, 65, device="cuda"), torch.randn(65, 31, device="cuda")
+    gradients = []
+    for multiply in (tilesmith.matmul, torch.matmul):
+        x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+        result = multiply(x, y)
+        assert result.requires_grad and result.dtype == torch.float32 and result.device == a.device
+        result.square().sum().backward()
+        assert x.grad is not None and y.grad is not None
+        gradients.append((x.grad, y.grad))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_flow_through_a_wider_result() -> None:
+    a, b = (ints(8, 8, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+    result = tilesmith.matmul(a, b, out_dtype=torch.float32)
+    assert result.dtype == torch.float32
+    result.sum().backward()
+    assert a.grad is not None and a.grad.dtype == torch.bfloat16
+    assert_same(a.grad, b.detach().sum(1).expand(8, 8).contiguous())
+
+
+@pytest.mark.parametrize("shapes", GRAD_SHAPES, ids=str)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_opcheck(shapes: tuple[tuple[int, ...], tuple[int, ...]], requires_grad: bool) -> None:
+    a, b = (torch.randn(s, device="cuda", requires_grad=requires_grad) for s in shapes)
+    opcheck(op.matmul, (a, b))
+
+
+def test_opcheck_of_out() -> None:
+    opcheck(op.matmul_out, (ints(3, 4), ints(4, 5)), {"out": torch.empty(3, 5, device="cuda")})
+
+
+def test_compile_makes_one_graph_with_gradients() -> None:
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(tilesmith.matmul(x, w)) + 1
+
+    compiled = torch.compile(model, fullgraph=True)
+    x, w = torch.randn(64, 48, device="cuda"), torch.randn(48, 80, device="cuda", requires_grad=True)
+    result = compiled(x, w)
+    assert_same(result, model(x, w))
+    (gradient,) = torch.autograd.grad(result.sum(), w)
+    (expected,) = torch.autograd.grad(model(x, w).sum(), w)
+    assert_same(gradient, expected)
+
+
+def test_compile_with_dynamic_shapes_and_out() -> None:
+    def model(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return tilesmith.matmul(x, w, out=out) * 2
+
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for rows in (8, 24, 40):
+        x, w, out = ints(rows, 16), ints(16, 32), torch.empty(rows, 32, device="cuda")
+        assert_same(compiled(x, w, out), 2 * torch.matmul(x, w))
+        assert_same(out, torch.matmul(x, w))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_casts_as_torch_does(dtype: torch.dtype) -> None:
+    a, b = ints(8, 8), ints(8, 8, dtype=torch.bfloat16)
+    with torch.autocast("cuda", dtype=dtype):
+        ours, torchs = tilesmith.matmul(a, b), torch.matmul(a, b)
+    assert ours.dtype == torchs.dtype == dtype
+    assert_same(ours, torchs)
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 2), (2, 1)], ids=str)
+def test_vmap(in_dims: tuple[int | None, int | None]) -> None:
+    a = ints(6, 6, 6) if in_dims[0] is not None else ints(6, 6)
+    b = ints(6, 6, 6) if in_dims[1] is not None else ints(6, 6)
+    assert_same(torch.vmap(tilesmith.matmul, in_dims)(a, b), torch.vmap(torch.matmul, in_dims)(a, b))
+
+
+def test_grad_transform_is_not_bypassed() -> None:
+    a, b = ints(6, 6), ints(6, 6)
+    ours = torch.func.grad(lambda x: tilesmith.matmul(x, b).sum())(a)
+    assert_same(ours, torch.func.grad(lambda x: torch.matmul(x, b).sum())(a))
+
+
+def test_a_negated_view_is_read_with_its_sign() -> None:
+    z = torch.complex(ints(8, 8), ints(8, 8))
+    imaginary = z.conj().imag
+    assert imaginary.is_neg()
+    assert_same(tilesmith.matmul(imaginary, ints(8, 8).fill_(1)), torch.matmul(imaginary, ints(8, 8).fill_(1)))
+
+
+def test_out_may_overlap_an_operand() -> None:
+    a, b = ints(32, 32), ints(32, 32)
+    expected = torch.matmul(a, b)
+    assert_same(tilesmith.matmul(a, b, out=a), expected)
+
+
+def test_out_of_another_shape_is_resized_with_a_warning() -> None:
+    a, b, out = ints(4, 5), ints(5, 6), ints(2, 2)
+    with pytest.warns(UserWarning, match="was resized"):
+        tilesmith.matmul(a, b, out=out)
+    assert_same(out, torch.matmul(a, b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(tilesmith.matmul(a, b, out=torch.empty(0, device="cuda")), out)
+
+
+def raised(call: object) -> BaseException:
+    assert callable(call)
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+def test_bad_operands_raise_what_torch_raises() -> None:
+    f32 = ints(3, 4)
+    cases: list[tuple[torch.Tensor, torch.Tensor]] = [
+        (f32, ints(5, 6)),
+        (f32, ints(4, 6, dtype=torch.float64)),
+        (f32, torch.ones(4, 6)),
+        (torch.ones(3, 4), ints(4, 6)),
+        (f32.bool(), ints(4, 6).bool()),
+        (torch.tensor(1.0, device="cuda"), f32),
+        (ints(2, 3, 4), ints(3, 4, 5)),
+        (ints(4), ints(5)),
+    ]
+    for a, b in cases:
+        ours, torchs = raised(lambda a=a, b=b: tilesmith.matmul(a, b)), raised(lambda a=a, b=b: torch.matmul(a, b))
+        assert isinstance(ours, RuntimeError) and isinstance(torchs, RuntimeError)
+        assert type(ours) is type(torchs), (ours, torchs)
+
+
+def test_unsupported_kinds_say_so() -> None:
+    a = ints(4, 4)
+    with pytest.raises(NotImplementedError, match="complex64"):
+        tilesmith.matmul(a.to(torch.complex64), a.to(torch.complex64))
+    with pytest.raises(NotImplementedError, match="sparse_coo"):
+        tilesmith.matmul(a.to_sparse(), a)
+    with pytest.raises(RuntimeError, match=r"torch\.float64"):
+        tilesmith.matmul(a, a, out_dtype=torch.float64)
+    with pytest.raises(ValueError, match="exact"):
+        tilesmith.matmul(a, a, accuracy="exact")
+
+
+def test_an_error_leaves_out_untouched() -> None:
+    out = ints(3, 6)
+    before = out.clone()
+    for a, b in ((ints(3, 4), ints(5, 6)), (ints(3, 4).to(torch.complex64), ints(4, 6).to(torch.complex64))):
+        raised(lambda a=a, b=b: tilesmith.matmul(a, b, out=out))
+    raised(lambda: tilesmith.matmul(ints(3, 4), ints(4, 6), out=out.double()))
+    assert_same(out, before)
+
+
+def test_the_out_operator_itself_refuses_an_out_of_another_shape() -> None:
+    a, out = ints(4, 4), ints(2, 2)
+    before = out.clone()
+    with pytest.raises(RuntimeError, match=r"out has shape \[2, 2\]"):
+        op.matmul_out(a, a, out=out)
+    assert_same(out, before)
+
+
+def test_forward_mode_carries_the_tangent() -> None:
+    a, b = ints(6, 6), ints(6, 6)
+    assert_same(torch.func.jvp(tilesmith.matmul, (a, b), (b, a))[1], torch.matmul(b, b) + torch.matmul(a, a))
+
+
+def test_integers_are_what_torch_gives_on_the_cpu() -> None:
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
+        limits = torch.iinfo(dtype)
+        a = torch.randint(limits.min, limits.max, (65, 129), dtype=dtype)
+        b = torch.randint(limits.min, limits.max, (129, 33), dtype=dtype)
+        assert_same(tilesmith.matmul(a.cuda(), b.cuda()).cpu(), torch.matmul(a, b))

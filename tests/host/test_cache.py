@@ -1,0 +1,310 @@
+"""Cubins on disk: kept, shared by processes, and never trusted blindly."""
+
+import multiprocessing
+import os
+import stat
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilesmith.jit import cache, compiler, source
+
+SOURCE, ARCH = 'extern "C" __global__ void f() {}', "sm_90a"
+
+
+class Compiler:
+    """Stands in for NVRTC, and counts."""
+
+    def __init__(self, cubin: bytes = b"\x7fELF cubin") -> None:
+        self.cubin = cubin
+        self.calls: list[tuple[str, str]] = []
+
+    def __call__(self, source: str, arch: str) -> bytes:
+        self.calls.append((source, arch))
+        return self.cubin
+
+
+def never(source: str, arch: str) -> bytes:
+    raise AssertionError("the cache had this cubin")
+
+
+@pytest.fixture
+def headers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The package's headers, for a test to change."""
+    changed = dict(source.headers())
+    monkeypatch.setattr(cache, "headers", lambda: changed)
+    cache._headers_digest.cache_clear()
+    yield changed
+    cache._headers_digest.cache_clear()
+
+
+def test_a_cubin_is_compiled_once_and_kept(own_cache: Path) -> None:
+    nvrtc = Compiler()
+    assert cache.cubin(SOURCE, ARCH, nvrtc) == nvrtc.cubin
+    assert cache.cubin(SOURCE, ARCH, never) == nvrtc.cubin
+    assert nvrtc.calls == [(SOURCE, ARCH)]
+    assert [path.name for path in own_cache.iterdir()] == [cache.key(SOURCE, ARCH) + ".cubin"]
+
+
+def test_a_real_cubin_comes_back_as_it_was_compiled() -> None:
+    fresh = cache.cubin(SOURCE, ARCH)
+    assert fresh == compiler.compile(SOURCE, ARCH)
+    assert fresh.startswith(b"\x7fELF")
+    assert cache.cubin(SOURCE, ARCH, never) == fresh
+
+
+def test_the_directory_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache.directory() == tmp_path / "cache" / "tilesmith"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for unset in ("", None):
+        if unset is None:
+            monkeypatch.delenv("XDG_CACHE_HOME")
+        else:
+            monkeypatch.setenv("XDG_CACHE_HOME", unset)
+        assert cache.directory() == tmp_path / "home" / ".cache" / "tilesmith"
+
+
+def test_the_directory_is_the_users_alone(own_cache: Path) -> None:
+    before = os.umask(0o000)
+    try:
+        cache.cubin(SOURCE, ARCH, Compiler())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(own_cache.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in own_cache.iterdir()] == [0]
+
+
+# What an entry is addressed by.
+
+
+def test_the_key_is_stable_and_fits_a_file_name() -> None:
+    key = cache.key(SOURCE, ARCH)
+    assert key == cache.key(SOURCE, ARCH)
+    assert len(key) == 64
+    assert set(key) <= set("0123456789abcdef")
+
+
+def test_the_key_changes_with_the_source_and_the_architecture() -> None:
+    keys = {cache.key(source, arch) for source in (SOURCE, SOURCE + " ", "") for arch in ("sm_90a", "sm_90", "sm_75")}
+    assert len(keys) == 9
+
+
+def test_the_key_changes_with_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache.key(SOURCE, ARCH)
+    monkeypatch.setattr(compiler, "OPTIONS", (*compiler.OPTIONS, "--use_fast_math"))
+    assert cache.key(SOURCE, ARCH) != before
+
+
+def test_the_key_changes_with_nvrtcs_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache.key(SOURCE, ARCH)
+    keys = {before}
+    for version in ((12, 9), (13, 99), (139, 9)):
+        monkeypatch.setattr(compiler, "version", lambda version=version: version)
+        keys.add(cache.key(SOURCE, ARCH))
+    assert len(keys) == 4
+
+
+def test_the_key_changes_with_a_headers_text_and_name(headers: dict[str, str]) -> None:
+    keys = {cache.key(SOURCE, ARCH)}
+    headers["element.cuh"] += "\n"
+    cache._headers_digest.cache_clear()
+    keys.add(cache.key(SOURCE, ARCH))
+    headers["other.cuh"] = headers.pop("element.cuh")
+    cache._headers_digest.cache_clear()
+    keys.add(cache.key(SOURCE, ARCH))
+    assert len(keys) == 3
+
+
+def test_each_source_has_its_own_entry() -> None:
+    assert cache.cubin(SOURCE, ARCH, Compiler(b"one")) == b"one"
+    assert cache.cubin(SOURCE + "//", ARCH, Compiler(b"two")) == b"two"
+    assert cache.cubin(SOURCE, "sm_80", Compiler(b"three")) == b"three"
+    assert cache.cubin(SOURCE, ARCH, never) == b"one"
+    assert len(list(cache.entries())) == 3
+
+
+# What is not a whole entry of ours.
+
+
+def damages() -> dict[str, bytes]:
+    cache.cubin(SOURCE, ARCH, Compiler(b"right " * 100))
+    (entry,) = cache.entries()
+    whole = entry.path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-7] ^= 1
+    return {
+        "empty": b"",
+        "truncated in the head": whole[:10],
+        "truncated in the digest": whole[:30],
+        "truncated in the body": whole[:-1],
+        "no body": whole[:50],
+        "one bit": bytes(flipped),
+        "grown": whole + b"\0",
+        "foreign": b"\x7fELF" + b"something else" * 50,
+        "another format": b"tilesmith-cubin-0\n" + whole[18:],
+    }
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "empty",
+        "truncated in the head",
+        "truncated in the digest",
+        "truncated in the body",
+        "no body",
+        "one bit",
+        "grown",
+        "foreign",
+        "another format",
+    ],
+)
+def test_a_damaged_or_foreign_entry_is_built_again(damage: str) -> None:
+    content = damages()[damage]
+    (entry,) = cache.entries()
+    entry.path.write_bytes(content)
+    nvrtc = Compiler(b"rebuilt")
+    assert cache.cubin(SOURCE, ARCH, nvrtc) == b"rebuilt"
+    assert len(nvrtc.calls) == 1
+    assert cache.cubin(SOURCE, ARCH, never) == b"rebuilt"
+
+
+def test_an_entry_that_is_a_directory_costs_a_warning_and_not_the_call(own_cache: Path) -> None:
+    (own_cache / (cache.key(SOURCE, ARCH) + ".cubin")).mkdir(parents=True, mode=0o700)
+    own_cache.chmod(0o700)
+    with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels"):
+        assert cache.cubin(SOURCE, ARCH, Compiler()) == Compiler().cubin
+    assert list(own_cache.glob("*.part")) == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o720])
+def test_a_directory_that_others_may_write_to_is_not_trusted(own_cache: Path, mode: int) -> None:
+    cache.cubin(SOURCE, ARCH, Compiler(b"planted"))
+    own_cache.chmod(mode)
+    with pytest.warns(RuntimeWarning, match="others may write"):
+        assert cache.cubin(SOURCE, ARCH, Compiler(b"own")) == b"own"
+    own_cache.chmod(0o700)
+    assert cache.cubin(SOURCE, ARCH, never) == b"planted"
+
+
+def test_a_directory_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.cubin(SOURCE, ARCH, Compiler(b"planted"))
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.warns(RuntimeWarning, match="belongs to another user"):
+        assert cache.cubin(SOURCE, ARCH, Compiler(b"own")) == b"own"
+
+
+def test_an_unusable_directory_costs_one_warning_and_not_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    nvrtc = Compiler()
+    with pytest.warns(RuntimeWarning) as caught:
+        assert cache.cubin(SOURCE, ARCH, nvrtc) == nvrtc.cubin
+        assert cache.cubin(SOURCE, ARCH, nvrtc) == nvrtc.cubin
+        assert cache.cubin(SOURCE, "sm_80", nvrtc) == nvrtc.cubin
+    assert len(nvrtc.calls) == 3
+    (warning,) = caught
+    assert str(tmp_path / "file" / "cache" / "tilesmith") in str(warning.message)
+    assert "XDG_CACHE_HOME" in str(warning.message)
+    assert list(cache.entries()) == []
+    assert cache.clear() == 0
+
+
+def test_a_write_that_fails_halfway_leaves_nothing_behind(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert cache.cubin(SOURCE, ARCH, Compiler(b"own")) == b"own"
+    assert list(own_cache.iterdir()) == []
+
+
+def test_a_failed_compilation_leaves_nothing_behind(own_cache: Path) -> None:
+    def fails(source: str, arch: str) -> bytes:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        cache.cubin(SOURCE, ARCH, fails)
+    assert not own_cache.exists()
+
+
+# Looking and clearing.
+
+
+def test_entries_tells_the_size_and_the_last_use() -> None:
+    assert list(cache.entries()) == []
+    start = time.time()
+    cache.cubin(SOURCE, ARCH, Compiler(b"x" * 1000))
+    (entry,) = cache.entries()
+    assert entry.path == cache.directory() / (cache.key(SOURCE, ARCH) + ".cubin")
+    assert entry.size == entry.path.stat().st_size > 1000
+    assert start - 5 < entry.used < time.time() + 5
+
+
+def test_clear_removes_entries_and_leftovers_and_nothing_else(own_cache: Path) -> None:
+    for arch in ("sm_75", "sm_80", "sm_90a"):
+        cache.cubin(SOURCE, arch, Compiler())
+    (own_cache / "abc.part").write_bytes(b"unfinished")
+    (own_cache / "notes.txt").write_text("the user's own")
+    assert cache.clear() == 3
+    assert [path.name for path in own_cache.iterdir()] == ["notes.txt"]
+    assert cache.clear() == 0
+    assert cache.cubin(SOURCE, ARCH, Compiler(b"again")) == b"again"
+
+
+# Many processes at once.
+
+PROCESSES = 16
+SHARED_SOURCES = [SOURCE, SOURCE + "// another"]
+
+
+def body(source: str) -> bytes:
+    """A cubin large enough that a torn one would show."""
+    return source.encode() * 20000
+
+
+def start_at_once(number: int, barrier: object, log: str, results: str) -> None:
+    """One of the processes: compiles slowly, and records what it did and got."""
+
+    def slow(source: str, arch: str) -> bytes:
+        with open(log, "a") as file:
+            file.write(f"{number}\n")
+        time.sleep(0.3)
+        return body(source)
+
+    warnings.simplefilter("error")
+    barrier.wait(300)  # type: ignore[attr-defined]
+    right = all(cache.cubin(source, ARCH, slow) == body(source) for source in SHARED_SOURCES)
+    again = all(cache.cubin(source, ARCH, never) == body(source) for source in SHARED_SOURCES)
+    Path(results, str(number)).write_text(f"{right} {again}")
+
+
+def test_sixteen_processes_that_start_at_once_all_get_whole_cubins(own_cache: Path, tmp_path: Path) -> None:
+    results, log = tmp_path / "results", tmp_path / "log"
+    results.mkdir()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "pytest"])  # the slow imports, once for all
+    barrier = context.Barrier(PROCESSES)
+    processes = [
+        context.Process(target=start_at_once, args=(i, barrier, str(log), str(results))) for i in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    assert {path.name: path.read_text() for path in results.iterdir()} == {
+        str(i): "True True" for i in range(PROCESSES)
+    }
+    assert len(set(log.read_text().split())) > 1, "they did not race"
+    assert sorted(path.name for path in own_cache.iterdir()) == sorted(
+        cache.key(source, ARCH) + ".cubin" for source in SHARED_SOURCES
+    )
+    assert all(cache.cubin(source, ARCH, never) == body(source) for source in SHARED_SOURCES)

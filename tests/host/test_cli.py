@@ -1,0 +1,316 @@
+"""The command line, on machines with a GPU and without: what the machine has is replaced where it matters."""
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import tilesmith
+from tilesmith import device
+from tilesmith.bench import suites, textbook, timing
+from tilesmith.cli import _COMMANDS, main
+from tilesmith.errors import UnavailableError
+from tilesmith.jit import cache, compiler, driver
+
+SEEDS = ["square", "large K", "transposed A", "tiny K", "irregular"]
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run_json(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def fill(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Entries of the cache, each used a day after the one before it."""
+    folder.mkdir(mode=0o700, parents=True)
+    for day, (key, size) in enumerate(sizes.items()):
+        path = folder / f"{key}.cubin"
+        path.write_bytes(bytes(size))
+        os.utime(path, (86400 * (day + 1),) * 2)
+
+
+def raising(error: Exception) -> Callable[[], Any]:
+    def call() -> Any:
+        raise error
+
+    return call
+
+
+def one_line(text: str) -> str:
+    """Text as it was before the terminal's width broke it."""
+    return " ".join(text.split())
+
+
+class TestGroup:
+    def test_version(self) -> None:
+        assert run("--version").output == f"tilesmith, version {tilesmith.__version__}\n"
+
+    def test_help_of_each_command_opens_with_its_line_in_the_list(self) -> None:
+        listed = one_line(run("--help").output)
+        for name, line in _COMMANDS.items():
+            assert f"{name} {line}" in listed
+            assert line in one_line(run(name, "--help").output)
+
+    def test_help_imports_no_command(self) -> None:
+        script = (
+            "import sys; from click.testing import CliRunner; from tilesmith.cli import main; "
+            "assert CliRunner().invoke(main, ['--help']).exit_code == 0; "
+            "print([name for name in sys.modules if name.startswith('tilesmith.cli.') or name == 'rich'])"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout == "[]\n"
+
+    def test_runs_as_a_module(self) -> None:
+        done = subprocess.run([sys.executable, "-m", "tilesmith", "--version"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, f"tilesmith, version {tilesmith.__version__}\n")
+
+    def test_unknown_command(self) -> None:
+        result = run("multiply")
+        assert result.exit_code == 2
+        assert "No such command 'multiply'" in result.stderr
+
+
+class TestInfo:
+    def test_versions_and_cache(self, own_cache: Path) -> None:
+        fill(own_cache, {"first": 100, "second": 2000})
+        found = run_json("info")
+        assert found["tilesmith"] == tilesmith.__version__
+        assert found["python"] == platform.python_version()
+        assert found["torch"] == torch.__version__
+        assert found["nvrtc"] == {"version": ".".join(map(str, compiler.version())), "missing": None}
+        assert found["cache"] == {"directory": str(own_cache), "entries": 2, "bytes": 2100}
+
+    def test_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> None:
+        monkeypatch.setattr(compiler, "version", raising(UnavailableError("no NVRTC [here]: install it")))
+        monkeypatch.setattr(driver, "version", raising(UnavailableError("no driver: install one")))
+        found = run_json("info")
+        assert found["nvrtc"] == {"version": None, "missing": "no NVRTC [here]: install it"}
+        assert found["driver"] == {"version": None, "missing": "no driver: install one"}
+        assert found["gpus"] == []
+        assert f"torch {torch.__version__}" in found["no_gpu"]
+        result = run("info")
+        assert result.exit_code == 0
+        assert "missing: no NVRTC [here]: install it" in result.output
+        assert "missing: no driver: install one" in result.output
+
+    @pytest.mark.parametrize(
+        ("cuda", "advice"), [(None, "is built without CUDA. Install"), ("13.0", "Check that nvidia-smi")]
+    )
+    def test_advice_fits_the_build_of_torch(
+        self, monkeypatch: pytest.MonkeyPatch, no_gpu: None, cuda: str | None, advice: str
+    ) -> None:
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        assert advice in run_json("info")["no_gpu"]
+
+    def test_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        volta = dataclasses.replace(device.named("t4"), name="Tesla V100", capability=(7, 0))
+        gpus = [device.named("h200"), volta]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+        monkeypatch.setattr(device, "installed", gpus.__getitem__)
+        h200, v100 = run_json("info")["gpus"]
+        assert h200 == {
+            "index": 0,
+            "name": "NVIDIA H200",
+            "capability": "9.0",
+            "arch": "sm_90a",
+            "unsupported": None,
+            "sm_count": 132,
+            "shared_bytes_per_sm": 228 * 1024,
+            "shared_bytes_per_block": 227 * 1024,
+            "l2_bytes": 60 * 2**20,
+        }
+        assert v100["arch"] is None
+        assert "compute capability 7.0, which Tilesmith does not support" in v100["unsupported"]
+        shown = one_line(run("info").output)
+        assert "NVIDIA H200 sm_90a 132 SMs shared memory 228 KiB an SM, 227 KiB a block L2 60 MiB" in shown
+        assert "Tesla V100 unsupported: Tesla V100 has compute capability 7.0" in shown
+
+    def test_torch_that_cannot_start_cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", raising(RuntimeError("out of luck")))
+        found = run_json("info")
+        assert found["gpus"] == []
+        assert found["no_gpu"] == "torch cannot use CUDA: out of luck"
+
+
+class TestCache:
+    def test_ls_shows_the_last_used_first(self, own_cache: Path) -> None:
+        fill(own_cache, {"a" * 64: 512, "b" * 64: 2048})
+        listing = run_json("cache", "ls")
+        assert listing["directory"] == str(own_cache)
+        assert listing["bytes"] == 2560
+        assert [(entry["key"], entry["bytes"]) for entry in listing["entries"]] == [("b" * 64, 2048), ("a" * 64, 512)]
+        lines = run("cache", "ls").output.splitlines()
+        assert lines[0].split() == ["key", "size", "last", "used"]
+        assert lines[1].split()[:3] == ["b" * 12, "2", "KiB"]
+        assert lines[2].split()[:3] == ["a" * 12, "512", "B"]
+        assert lines[3] == f"2 kernels, 2.5 KiB, in {own_cache}"
+
+    def test_ls_of_nothing(self, own_cache: Path) -> None:
+        assert run_json("cache", "ls") == {"directory": str(own_cache), "bytes": 0, "entries": []}
+        assert run("cache", "ls").output == f"0 kernels, 0 B, in {own_cache}\n"
+
+    def test_clear(self, own_cache: Path) -> None:
+        fill(own_cache, {"first": 1, "second": 2, "third": 3})
+        assert run("cache", "clear").output == f"Removed 3 kernels from {own_cache}.\n"
+        assert list(own_cache.iterdir()) == []
+        assert run_json("cache", "clear") == {"directory": str(own_cache), "removed": 0, "left": 0}
+
+    def test_clear_says_what_it_could_not_remove(self, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+        fill(own_cache, {"first": 1})
+        monkeypatch.setattr(cache, "clear", lambda: 0)
+        result = run("cache", "clear")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("1 kernel could not be removed")
+
+
+class TestDemoWithoutGpu:
+    pytestmark = pytest.mark.usefixtures("no_gpu")
+
+    def test_plans_and_compiles_for_an_h200(self) -> None:
+        shown = run_json("demo")
+        assert (shown["gpu"], shown["planned_for"], shown["arch"]) == (None, "NVIDIA H200", "sm_90a")
+        assert [plan["product"] for plan in shown["plans"]] == SEEDS
+        assert [plan["sizes"] for plan in shown["plans"]] == [[p.m, p.k, p.n] for p in suites.load("seeds")]
+        for plan in shown["plans"]:
+            assert plan["plan"].startswith("simt ")
+            assert math.prod(plan["grid"]) >= 132
+            assert 32 < plan["registers"] <= 255
+            assert plan["spill_bytes"] == 0
+            # Between what no float32 kernel on CUDA cores can beat and what would not be worth having.
+            m, k, n = plan["sizes"]
+            least_ms = m * k * n / (132 * 128 * 1.98e9) * 1e3
+            assert least_ms < plan["estimated_ms"] < 4 * least_ms
+
+        assert [each["product"] for each in shown["arithmetic"]] == SEEDS
+        for each in shown["arithmetic"]:
+            assert max(each["sizes"]) <= 96
+            assert 0 < each["model_error"]["norm"] < 3e-7
+            assert 0 < each["torch_error"]["norm"] < 3e-7
+            assert each["accurate"]
+        assert shown["accurate"]
+        assert shown["not_measured"] == ["the speed of the kernels", "what the kernels themselves compute"]
+
+    def test_says_what_it_could_not_measure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(suites, "load", lambda name: (suites.Product("small", 64, 32, 48, why="quick"),))
+        result = run("demo")
+        assert result.exit_code == 0
+        shown = one_line(result.stdout)
+        assert result.stdout.startswith("torch finds no GPU here: ")
+        assert "small 64x32x48" in shown
+        assert "is not a measurement" in shown
+        end = shown.index("Not measured here, for want of a GPU: the speed of the kernels, and what the kernels")
+        assert "run this command where there is an NVIDIA GPU" in shown[end:]
+
+    def test_wrong_arithmetic_exits_with_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(suites, "load", lambda name: (suites.Product("small", 64, 32, 48, why="quick"),))
+        monkeypatch.setattr(textbook, "product", lambda a, b: (a @ b) * (1 + 1e-5))
+        result = run("demo")
+        assert result.exit_code == 1
+        assert "NOT ACCURATE: small." in result.stdout
+
+    def test_without_nvrtc_exits_with_2(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compiler, "version", raising(UnavailableError("NVRTC is not here: install it")))
+        result = run("demo", "--json")
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr == "Error: NVRTC is not here: install it\n"
+
+
+class TestDemoWithGpu:
+    """The GPU's side of the command, with small products on the CPU in place of large ones on a GPU."""
+
+    @pytest.fixture(autouse=True)
+    def pretend(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        operands = suites.Product.operands
+        monkeypatch.setattr(suites.Product, "operands", lambda self, _: operands(self.reduced(48), "cpu"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(device, "installed", lambda index: device.named("h200"))
+
+        def interleaved(competitors: Mapping[str, Callable[[], object]]) -> dict[str, timing.Timing]:
+            assert [torch.is_tensor(call()) for call in competitors.values()] == [True, True]
+            return {"ours": timing.Timing((2.0,)), "torch": timing.Timing((3.0,))}
+
+        monkeypatch.setattr(timing, "interleaved", interleaved)
+
+    def test_measures_all_five(self) -> None:
+        before = torch.backends.cuda.matmul.fp32_precision
+        shown = run_json("demo")
+        assert torch.backends.cuda.matmul.fp32_precision == before
+        assert (shown["gpu"], shown["arch"], shown["accurate"]) == ("NVIDIA H200", "sm_90a", True)
+        assert [each["product"] for each in shown["products"]] == SEEDS
+        assert shown["not_measured"] == []
+        square = shown["products"][0]
+        assert square["speedup"] == 1.5
+        assert square["tflops"] == pytest.approx(2 * 48**3 / 2e-3 * 1e-12)
+        assert square["ours_error"] == square["torch_error"]
+
+    def test_table(self) -> None:
+        result = run("demo")
+        assert result.exit_code == 0
+        shown = one_line(result.stdout)
+        assert "irregular simt 32x32x32 2.000 3.000 1.50 0.0" in shown
+        assert shown.endswith("Accurate: no element is off by more than 2 sqrt(K) roundings of float32.")
+
+    def test_an_element_that_is_not_written_exits_with_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def all_but_one(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+            if out is None:
+                return a @ b
+            out[1:] = a[1:] @ b
+            return out
+
+        monkeypatch.setattr(tilesmith, "matmul", all_but_one)
+        result = run("demo")
+        assert result.exit_code == 1
+        assert "NOT ACCURATE: square, large K, transposed A, tiny K, irregular." in one_line(result.stdout)
+        result = run("demo", "--json")
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["products"][0]["ours_error"] == {"comp": None, "norm": None}
+
+    def test_too_little_memory_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+            if a.stride(0) == 1:  # transposed A
+                raise torch.OutOfMemoryError
+            return torch.matmul(a, b, out=out)
+
+        monkeypatch.setattr(tilesmith, "matmul", matmul)
+        result = run("demo")
+        assert result.exit_code == 0
+        message = (
+            "Not measured: transposed A (2048x8192x4096 a transposed): it needs more memory than the GPU has free."
+        )
+        assert message in one_line(result.stdout)
+
+    def test_unsupported_gpu_exits_with_2(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        volta = dataclasses.replace(device.named("t4"), name="Tesla V100", capability=(7, 0))
+        monkeypatch.setattr(device, "installed", lambda index: volta)
+        result = run("demo")
+        assert result.exit_code == 2
+        assert "Error: Tesla V100 has compute capability 7.0" in result.stderr
