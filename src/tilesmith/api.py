@@ -10,7 +10,7 @@ from tilesmith.accuracy import resolve
 from tilesmith.device import installed
 from tilesmith.errors import UnavailableError
 from tilesmith.planner import choose
-from tilesmith.problem import Problem, check_dense, check_operands, check_out, product_shape
+from tilesmith.problem import OUT_DTYPES, Problem, check_dense, check_operands, check_out, product_shape
 
 
 def matmul(
@@ -80,6 +80,8 @@ def _dispatched(
         resolve(accuracy)
     if out is None:
         return op.product(a, b, accuracy, out_dtype)
+    if a.is_cpu and a.dtype not in OUT_DTYPES:
+        return torch.matmul(a, b, out=out)  # torch's CPU product takes more types than our kernels
     check_operands(a, b)
     check_out(a, b, out, out_dtype)
     shape = product_shape(a.shape, b.shape)
@@ -91,5 +93,7 @@ def _dispatched(
                 stacklevel=3,
             )
         out.resize_(shape)
+    if not torch.compiler.is_compiling() and out.is_neg():
+        return out.copy_(op.product(a, b, accuracy, out.dtype))  # copy_ knows how to write with the sign reversed
     op.matmul_out(a, b, out=out, accuracy=accuracy)
     return out

@@ -66,9 +66,20 @@ def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
+def _refuse_forward_mode() -> None:
+    """Raises where a tangent would be lost without a word: PyTorch has no way to register a forward derivative
+    with an operator. `tilesmith.matmul` has one, and then runs the operator with forward mode switched off."""
+    if forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled():
+        raise NotImplementedError(
+            "torch.ops.tilesmith.matmul cannot be differentiated in forward mode; call tilesmith.matmul, outside of "
+            "torch.compile"
+        )
+
+
 def _matmul_cuda(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
+    _refuse_forward_mode()
     return multiply(a, b, accuracy, out_dtype)
 
 
@@ -82,9 +93,12 @@ def _matmul_out_cuda(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, acc
 def _matmul_cpu(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    if out_dtype is None or out_dtype == a.dtype:
+    _refuse_forward_mode()
+    if out_dtype is None:
         return torch.matmul(a, b)
-    return torch.matmul(a.to(result_dtype(a.dtype, out_dtype)), b.to(out_dtype))
+    check_operands(a, b)
+    dtype = result_dtype(a.dtype, out_dtype)
+    return torch.matmul(a.to(dtype), b.to(dtype))
 
 
 def _matmul_out_cpu(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
@@ -133,6 +147,7 @@ _library.impl("matmul_out", _matmul_out_cpu, "CPU")
 def _matmul_fake(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
+    _refuse_forward_mode()
     check_operands(a, b)
     return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(a.dtype, out_dtype))
 
@@ -172,8 +187,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.
     if need_b:
         if b2.dim() == 2 and a2.dim() > 2:
             # Every matrix of the batch met the same b: one long product sums over them all.
-            k, n = b2.shape
-            grad_b = product(a2.reshape(-1, k).mT, grad2.reshape(-1, n), ctx.accuracy).reshape(b.shape)
+            grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), ctx.accuracy).reshape(b.shape)
         else:
             grad_b = product(a2.mT, grad2, ctx.accuracy).sum_to_size(b2.shape).reshape(b.shape)
     return grad_a, grad_b

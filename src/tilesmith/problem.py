@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
+from torch.autograd import forward_ad
 
 from tilesmith.accuracy import Accuracy
 
@@ -185,6 +186,10 @@ def check_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, out_dtype: to
     """
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
+    if out.layout != torch.strided:
+        raise NotImplementedError(f"tilesmith.matmul writes dense tensors, but out has layout {out.layout}")
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (a, b, out)):
+        raise NotImplementedError("matmul(): functions with out=... arguments don't support forward mode AD.")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
         raise RuntimeError(
             "matmul(): functions with out=... arguments don't support automatic differentiation, "
@@ -276,8 +281,8 @@ def _matrix(tensor: torch.Tensor, batch: Sequence[int]) -> Matrix:
 
 
 def _alignment(tensor: torch.Tensor) -> int:
-    # A meta tensor has no address; torch's allocator aligns what it will become.
-    address = 0 if tensor.is_meta else tensor.data_ptr()
+    # A meta tensor has no address: it stands for one in memory that torch's allocator aligned.
+    address = tensor.storage_offset() * tensor.itemsize if tensor.is_meta else tensor.data_ptr()
     return math.gcd(address, ALIGNMENT)
 
 

@@ -160,16 +160,8 @@ def test_no_kernel_spills_or_has_a_stack(arch: str, dtype: torch.dtype) -> None:
         assert_nothing_spills(plan, arch)
 
 
-@pytest.mark.parametrize(
-    ("arch", "dtype"),
-    [
-        (arch, dtype)
-        for arch in ARCHITECTURES
-        for dtype in (torch.float32, torch.float64)
-        if (arch, dtype) != ("sm_75", torch.float32)  # its 64x64x16 tile spills 40 bytes
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8], ids=str)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_no_kernel_spills_with_wide_indices_and_batches(arch: str, dtype: torch.dtype) -> None:
     for odd in (0, 1):
         a = torch.empty(2, 1, 64, 2**24 + odd, dtype=dtype, device="meta")[..., : 64 + odd]

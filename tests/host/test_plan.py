@@ -82,10 +82,13 @@ def test_the_cheapest_candidate_wins_and_each_of_the_others_has_a_reason(gpu: st
         plan = choose(problem, device)
         assert plan.cycles == min(candidate.cycles for candidate in candidates.values())
         assert replace(plan, rejections=()) == candidates[plan.name]
-        assert {rejection.candidate for rejection in plan.rejections} == candidates.keys() - {plan.name}
-        for rejection in plan.rejections:
-            times = candidates[rejection.candidate].cycles / plan.cycles
-            assert rejection.reason == f"expected to take {times:.2f} times as long"
+        reasons = {rejection.candidate: rejection.reason for rejection in plan.rejections}
+        excluded = {each.candidate: each.reason for family in FAMILIES for each in family.exclusions(problem, device)}
+        assert reasons.keys() == candidates.keys() - {plan.name} | excluded.keys()
+        for name in candidates.keys() - {plan.name}:
+            assert reasons[name] == f"expected to take {candidates[name].cycles / plan.cycles:.2f} times as long"
+        for name, reason in excluded.items():
+            assert reasons[name] == reason and reason
 
 
 @pytest.mark.parametrize(("a", "b"), [((0, 5), (5, 7)), ((3, 5), (5, 0)), ((0, 3, 5), (0, 5, 7)), ((0,), (0, 0))])

@@ -113,7 +113,7 @@ def _write(path: Path, body: bytes) -> None:
                 os.unlink(part)
             raise
     except OSError as error:
-        _warn_once(str(path.parent), str(error))
+        _warn_once(path.parent, error)
 
 
 def _is_private(folder: Path) -> bool:
@@ -123,8 +123,13 @@ def _is_private(folder: Path) -> bool:
     return status.st_uid == os.getuid() and not others_write
 
 
-@cache
-def _warn_once(folder: str, reason: str) -> None:
+_warned: set[Path] = set()
+
+
+def _warn_once(folder: Path, reason: OSError) -> None:
+    if folder in _warned:
+        return
+    _warned.add(folder)
     warnings.warn(
         f"Tilesmith cannot keep compiled kernels in {folder} ({reason}); "
         "every process will compile them anew. Set XDG_CACHE_HOME to a directory of yours.",

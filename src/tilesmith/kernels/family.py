@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tilesmith.device import Device
-from tilesmith.plan import Plan
+from tilesmith.plan import Plan, Rejection
 from tilesmith.problem import Problem
 
 
@@ -15,3 +15,4 @@ class Family:
     name: str
     rejects: Callable[[Problem, Device], str | None]  # why it cannot do this problem; None if it can
     candidates: Callable[[Problem, Device], Iterable[Plan]]
+    exclusions: Callable[[Problem, Device], Iterable[Rejection]]  # configurations that are no candidates, and why

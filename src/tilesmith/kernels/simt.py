@@ -14,7 +14,7 @@ import torch
 
 from tilesmith.device import Device
 from tilesmith.kernels.family import Family
-from tilesmith.plan import Constant, Kernel, Plan
+from tilesmith.plan import Constant, Kernel, Plan, Rejection
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # torch's type -> the type in memory, the type of the arithmetic, and the bytes of the latter.
@@ -69,7 +69,7 @@ TILES: Final[dict[int, tuple[Tile, ...]]] = {
         Tile(128, 256, 8, 8, 16, blocks_per_sm=1, alone=0.72, full=0.725, scalar=0.97, float32_only=True),
         Tile(128, 128, 8, 8, 16, blocks_per_sm=2, alone=0.45, full=0.74, scalar=0.91, float32_only=True),
         Tile(64, 128, 8, 8, 8, blocks_per_sm=3, alone=0.34, full=0.70, scalar=0.93, wide_index=True),
-        Tile(64, 64, 16, 8, 4, blocks_per_sm=4, alone=0.29, full=0.65, scalar=0.90, wide_index=True),
+        Tile(64, 64, 16, 8, 4, blocks_per_sm=4, alone=0.29, full=0.65, scalar=0.90),
         Tile(32, 32, 32, 4, 4, blocks_per_sm=4, alone=0.12, full=0.48, scalar=0.82),
     ),
     8: (
@@ -94,13 +94,31 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Plan]:
     """A plan for every tile that suits the operands."""
-    is_wide, is_float32 = _needs_wide_index(problem), problem.a.dtype == torch.float32
-    for tile in TILES[_CUDA_TYPES[problem.a.dtype][2]]:
-        if (tile.wide_index or not is_wide) and (is_float32 or not tile.float32_only):
+    for tile in _tiles(problem):
+        if _unsuited(tile, problem) is None:
             yield plan(problem, device, tile)
 
 
-FAMILY: Final = Family("simt", rejects, candidates)
+def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
+    """The tiles that do not."""
+    for tile in _tiles(problem):
+        if reason := _unsuited(tile, problem):
+            yield Rejection(f"simt {tile}", reason)
+
+
+FAMILY: Final = Family("simt", rejects, candidates, exclusions)
+
+
+def _tiles(problem: Problem) -> tuple[Tile, ...]:
+    return TILES[_CUDA_TYPES[problem.a.dtype][2]]
+
+
+def _unsuited(tile: Tile, problem: Problem) -> str | None:
+    if _needs_wide_index(problem) and not tile.wide_index:
+        return "has no registers for the 64-bit steps that these sizes or strides need"
+    if tile.float32_only and problem.a.dtype != torch.float32:
+        return "is slower than smaller tiles for types other than float32"
+    return None
 
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:

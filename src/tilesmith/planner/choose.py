@@ -17,6 +17,7 @@ def choose(problem: Problem, device: Device) -> Plan:
             rejections.append(Rejection(family.name, reason))
         else:
             legal.extend(family.candidates(problem, device))
+            rejections.extend(family.exclusions(problem, device))
     best = min(legal, key=lambda plan: plan.cycles)
     for plan in legal:
         if plan is not best:

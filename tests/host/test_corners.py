@@ -1,0 +1,108 @@
+"""Corners: empty gradients, negated and sparse outputs, forward mode where it cannot be followed."""
+
+import math
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+from torch.autograd import forward_ad
+
+import tilesmith
+from tilesmith.jit import cache
+from tilesmith.problem import Problem
+
+
+def test_out_dtype_with_complex_cpu_operands_is_no_key_error() -> None:
+    a = torch.ones(2, 2, dtype=torch.complex64)
+    with pytest.raises(NotImplementedError):
+        tilesmith.matmul(a, a, out_dtype=torch.float32)
+
+
+def test_mixed_types_with_out_dtype_raise_on_the_cpu_too() -> None:
+    a, b = torch.ones(2, 2, dtype=torch.float16), torch.ones(2, 2, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="dtype"):
+        tilesmith.matmul(a, b, out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("a", "b"), [((2, 3, 0), (0, 4)), ((2, 3, 4), (4, 0)), ((2, 3, 0), (0,))])
+def test_gradients_of_empty_products_are_torchs(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = torch.ones(a, requires_grad=True), torch.ones(b, requires_grad=True)
+    tilesmith.matmul(x, y).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.zeros(a))
+    assert y.grad is not None and torch.equal(y.grad, torch.zeros(b))
+
+
+def test_a_negated_out_is_written_with_its_sign() -> None:
+    storage = torch.zeros(2, 2, dtype=torch.complex64)
+    out = storage.conj().imag
+    tilesmith.matmul(torch.eye(2), torch.eye(2), out=out)
+    assert torch.equal(out, torch.eye(2))
+    assert torch.equal(storage.imag, -torch.eye(2))
+
+
+@pytest.mark.parametrize("transform", ["jvp", "grad"])
+def test_a_transform_inside_of_compile_is_refused_not_wrong(transform: str) -> None:
+    x, w = torch.randn(2, 2), torch.randn(2, 2)
+
+    def model(t: torch.Tensor) -> object:
+        if transform == "jvp":
+            return torch.func.jvp(lambda q: tilesmith.matmul(q, w), (t,), (t,))
+        return torch.func.grad(lambda q: tilesmith.matmul(q, w).sum())(t)
+
+    with pytest.raises((torch._dynamo.exc.Unsupported, torch._dynamo.exc.TorchRuntimeError)):
+        torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+
+
+def test_the_operator_itself_refuses_forward_mode() -> None:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.eye(2), torch.eye(2))
+        with pytest.raises(NotImplementedError, match=r"call tilesmith\.matmul"):
+            torch.ops.tilesmith.matmul(x, torch.eye(2))
+
+
+def test_out_with_a_dual_operand_raises_as_torch_does() -> None:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.eye(2), torch.eye(2))
+        with pytest.raises(NotImplementedError):
+            torch.matmul(x, torch.eye(2), out=torch.empty(2, 2))
+        with pytest.raises(NotImplementedError):
+            tilesmith.matmul(x, torch.eye(2), out=torch.empty(2, 2))
+
+
+def test_a_meta_view_has_the_alignment_of_its_offset() -> None:
+    real, meta = torch.zeros(64, 40)[:, 1:33], torch.zeros(64, 40, device="meta")[:, 1:33]
+    b = torch.zeros(32, 8)
+    assert Problem.of(real, b).a.alignment == math.gcd(4, 16)
+    assert Problem.of(meta, b.to("meta")).a.alignment == Problem.of(real, b).a.alignment
+
+
+def test_a_read_only_directory_warns_once_whatever_the_temporary_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = iter("abc")
+
+    def refused(dir: Path, suffix: str) -> tuple[int, str]:  # what mkstemp does on a read-only file system
+        raise OSError(30, "Read-only file system", f"{dir}/tmp{next(names)}{suffix}")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for arch in ("sm_75", "sm_80", "sm_90a"):
+            cache.cubin("", arch, lambda source, arch: b"")
+    assert len(caught) == 1
+
+
+def test_a_sparse_out_is_named_as_such() -> None:
+    with pytest.raises(NotImplementedError, match=r"layout torch\.sparse_coo"):
+        tilesmith.matmul(torch.eye(2), torch.eye(2), out=torch.eye(2).to_sparse())
+
+
+def test_complex_cpu_operands_go_to_torch_with_and_without_out() -> None:
+    a = torch.full((2, 2), 1j, dtype=torch.complex64)
+    out = torch.empty_like(a)
+    tilesmith.matmul(a, a, out=out)
+    assert torch.equal(out, a @ a) and torch.equal(tilesmith.matmul(a, a), a @ a)
