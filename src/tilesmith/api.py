@@ -27,8 +27,9 @@ def matmul(
 
     Args:
         a, b: tensors of one type on one device; 1-D, 2-D, or batched with broadcasting, with any strides.
-        accuracy: for float32, "fp32" (no less exact than torch's float32), "tf32" (than torch's TF32) or
-            "ieee" (one chain of float32 multiply-adds). None follows `torch.backends.cuda.matmul`.
+        accuracy: how exact a float32 product must be: as torch's float32 ("fp32"), as torch's TF32 ("tf32"), or one
+            chain of float32 multiply-adds ("ieee"), which all three are today. None follows
+            `torch.backends.cuda.matmul`.
         out_dtype: a wider type for the result: float32 for 16-bit floats, int32 for 8- and 16-bit integers.
         out: a tensor to write the result into.
 
