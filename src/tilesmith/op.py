@@ -94,15 +94,17 @@ def _matmul_cpu(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     _refuse_forward_mode()
-    if out_dtype is None:
-        return torch.matmul(a, b)
-    check_operands(a, b)
-    dtype = result_dtype(a.dtype, out_dtype)
-    return torch.matmul(a.to(dtype), b.to(dtype))
+    return torch.matmul(a, b) if out_dtype is None else _wider_cpu_product(a, b, out_dtype)
 
 
 def _matmul_out_cpu(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
-    out.copy_(_matmul_cpu(a, b, out_dtype=out.dtype))
+    out.copy_(_wider_cpu_product(a, b, out.dtype))
+
+
+def _wider_cpu_product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+    check_operands(a, b)
+    dtype = result_dtype(a.dtype, out_dtype)
+    return torch.matmul(a.to(dtype), b.to(dtype))
 
 
 def _may_overlap(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -72,6 +72,13 @@ def test_out_with_a_dual_operand_raises_as_torch_does() -> None:
             tilesmith.matmul(x, torch.eye(2), out=torch.empty(2, 2))
 
 
+def test_out_in_a_dual_level_without_tangents_is_written() -> None:
+    out = torch.empty(2, 2)
+    with forward_ad.dual_level():
+        tilesmith.matmul(torch.eye(2), torch.eye(2), out=out)
+    assert torch.equal(out, torch.eye(2))
+
+
 def test_a_meta_view_has_the_alignment_of_its_offset() -> None:
     real, meta = torch.zeros(64, 40)[:, 1:33], torch.zeros(64, 40, device="meta")[:, 1:33]
     b = torch.zeros(32, 8)

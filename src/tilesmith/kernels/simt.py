@@ -100,7 +100,7 @@ def candidates(problem: Problem, device: Device) -> Iterator[Plan]:
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
-    """The tiles that do not."""
+    """The tiles that do not suit them, each with its reason."""
     for tile in _tiles(problem):
         if reason := _unsuited(tile, problem):
             yield Rejection(f"simt {tile}", reason)
