@@ -1,8 +1,8 @@
 """The figures of docs/measured.md, measured on the GPU of this machine.
 
-    PYTHONPATH=src python3 scripts/measure.py [speed] [host] [first]
+    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [host] [first]
 
-With no argument, all three parts.
+With no argument, all four parts.
 """
 
 import os
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,7 +21,7 @@ import tilesmith
 from tilesmith import device
 from tilesmith.bench.errors import error
 from tilesmith.bench.suites import Product, load
-from tilesmith.bench.timing import interleaved
+from tilesmith.bench.timing import graphed, interleaved
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
 
@@ -34,7 +35,7 @@ def speed() -> None:
             Product(f"square 4096 {dtype}", 4096, 4096, 4096, "", dtype=dtype)
             for dtype in ("float64", "int32", "int64")
         ),
-        *(Product(f"square 4096 {dtype}", 4096, 4096, 4096, "", dtype=dtype) for dtype in ("int8", "float16")),
+        Product("square 4096 int8", 4096, 4096, 4096, "", dtype="int8"),
     ]
     print(f"{'product':24} {'plan':17} {'ours ms':>9} {'torch ms':>9} {'ratio':>6} {'TF':>6}  comp / norm: ours, torch")
     for product in products:
@@ -60,6 +61,35 @@ def speed() -> None:
         print(row, flush=True)
         del a, b, competitors
         torch.cuda.empty_cache()
+
+
+def half() -> None:
+    """The suites in bfloat16 and float16: microseconds, ratio, and our error as a share of torch's."""
+    for name in ("aligned", "odd", "skinny", "batched", "small"):
+        for dtype in ("bfloat16", "float16"):
+            ratios = []
+            for product in (replace(each, dtype=dtype) for each in load(name)):
+                a, b = product.operands("cuda")
+                competitors = {"ours": partial(tilesmith.matmul, a, b), "torch": partial(torch.matmul, a, b)}
+                times = graphed(competitors) if name == "small" else interleaved(competitors, rounds=15)
+                ours, torchs = times["ours"].median * 1e3, times["torch"].median * 1e3
+                ratios.append(torchs / ours)
+                problem = Problem.of(a, b)
+                shares = [_error_share(a, b), _error_share(torch.rand_like(a), torch.rand_like(b))]
+                print(
+                    f"{product!s:34} {dtype:8} {choose(problem, device.installed(0)).name:32} {ours:9.2f} us "
+                    f"{problem.flops / ours / 1e6:5.0f} TF  torch {torchs:9.2f}  ratio {ratios[-1]:.3f}  "
+                    f"norm/torch's: randn {shares[0]:.3f} rand {shares[1]:.3f}",
+                    flush=True,
+                )
+                del a, b, competitors
+                torch.cuda.empty_cache()
+            mean = statistics.geometric_mean(ratios)
+            print(f"{name} {dtype}: geometric mean {mean:.3f}, least {min(ratios):.3f}", flush=True)
+
+
+def _error_share(a: torch.Tensor, b: torch.Tensor) -> float:
+    return error(tilesmith.matmul(a, b), a, b).norm / error(torch.matmul(a, b), a, b).norm
 
 
 def host() -> None:
@@ -112,7 +142,7 @@ def first() -> None:
             print(f"first call, {cache} cache: {run.stdout.strip() or run.stderr} s", flush=True)
 
 
-PARTS = {"speed": speed, "host": host, "first": first}
+PARTS = {"speed": speed, "half": half, "host": host, "first": first}
 
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")

@@ -5,9 +5,9 @@ cd "$(dirname "$0")/.."
 export PYTHONPATH=src
 failed=0
 
-python3 -m pytest tests -m gpu -q -n 8 -p no:cacheprovider || failed=1
+python3 -m pytest tests -m gpu -q -n "$(($(nproc) - 2))" -p no:cacheprovider || failed=1
 # The driver's bindings ask for symbols that the driver may not have: those are no errors of ours.
-for tool in "memcheck --report-api-errors no" racecheck; do
+for tool in "memcheck --report-api-errors no" racecheck synccheck; do
   echo "== compute-sanitizer $tool"
   compute-sanitizer --tool $tool --error-exitcode 1 python3 scripts/sanitize.py 2>&1 | tail -2 || failed=1
 done

@@ -1,32 +1,73 @@
-"""One small product of every type, tile and layout, to be run under compute-sanitizer.
+"""One small product of every kind, to be run under compute-sanitizer.
 
-PYTHONPATH=src compute-sanitizer --tool memcheck python3 scripts/sanitize.py
+    PYTHONPATH=src compute-sanitizer --tool memcheck python3 scripts/sanitize.py [simt] [sm90]
+
+With no argument, both families.
 """
 
 import itertools
+import sys
+from collections.abc import Iterator
 
 import torch
 
 from tilesmith import device
 from tilesmith.bench.suites import random_tensor
-from tilesmith.kernels import simt
+from tilesmith.kernels import simt, sm90
+from tilesmith.plan import Plan
 from tilesmith.prepared import prepare
 from tilesmith.problem import Problem
 
-SHAPES = [(130, 40, 261), (128, 32, 256)]  # with and without edges
+Launch = tuple[Plan, torch.Tensor, torch.Tensor]
+
+
+def simt_launches() -> Iterator[Launch]:
+    """Every type, tile and layout."""
+    shapes = [(130, 40, 261), (128, 32, 256)]  # with and without edges
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
+    for dtype, (m, k, n), transposed in itertools.product(dtypes, shapes, (False, True)):
+        sizes = ((2, k, m), (n, k)) if transposed else ((2, m, k), (k, n))
+        a, b = (random_tensor(size, dtype, "cuda") for size in sizes)
+        if transposed:
+            a, b = a.mT, b.mT
+        for candidate in simt.candidates(Problem.of(a, b), device.installed(0)):
+            yield candidate.plan(), a, b
+
+
+def sm90_launches() -> Iterator[Launch]:
+    """Every way of loading, multiplying and storing: layouts, clusters, odd strides, splits, batches."""
+    large, small = sm90.Configuration(128, 256, cluster=2), sm90.Configuration(64, 32)
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], sm90.Configuration, torch.dtype | None]] = [
+        ((520, 200), (200, 520), large, None),  # edges
+        ((520, 200), (200, 520), large, torch.float32),
+        ((521, 199), (199, 519), large, None),  # realigned, and stored by threads
+        ((521, 199), (199, 519), large, torch.float32),
+        ((128 * 150, 64), (64, 520), sm90.Configuration(128, 256), None),  # one step: B stays, whole rows are stored
+        ((130, 600), (600, 72), sm90.Configuration(128, 96, cluster=2, splits=3), None),
+        ((16, 600), (600, 264), sm90.Configuration(64, 16, swap=True), None),
+        ((17, 600), (600, 263), sm90.Configuration(64, 32, splits=2, swap=True), None),
+        ((1, 600), (600, 264), sm90.Configuration(64, 16, swap=True), None),
+        ((3, 1, 130, 64), (2, 64, 72), sm90.Configuration(128, 64), None),  # broadcast batches of one step
+        ((3, 1, 131, 67), (2, 67, 71), small, None),
+    ]
+    for (a_shape, b_shape, c, out_dtype), transposed in itertools.product(cases, (False, True)):
+        a, b = (random_tensor(shape, torch.bfloat16, "cuda") for shape in (a_shape, b_shape))
+        if transposed:
+            a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
+        problem = Problem.of(a, b, out_dtype=out_dtype)
+        if sm90.unsuited(problem, device.installed(0), c) is None:
+            yield sm90.plan(problem, device.installed(0), c), a, b
+
+
+FAMILIES = {"simt": simt_launches, "sm90": sm90_launches}
 
 
 def main() -> None:
     launches = 0
-    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
-    for dtype, (m, k, n), transposed in itertools.product(dtypes, SHAPES, (False, True)):
-        shapes = ((2, k, m), (n, k)) if transposed else ((2, m, k), (k, n))
-        a, b = (random_tensor(shape, dtype, "cuda") for shape in shapes)
-        if transposed:
-            a, b = a.mT, b.mT
-        for plan in simt.candidates(Problem.of(a, b), device.installed(0)):
+    for family in sys.argv[1:] or FAMILIES:
+        for plan, a, b in FAMILIES[family]():
             prepare(plan, 0)(a, b)
-            launches += 1
+            launches += len(plan.stages)
     torch.cuda.synchronize()
     print(f"{launches} launches")
 

@@ -1,11 +1,25 @@
-"""How a product will be done: a frozen value with everything the compiler and the launch need."""
+"""How a product will be done: a frozen value with everything the compiler and the launches need."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+import torch
 
 from tilesmith.device import Device
 from tilesmith.problem import Problem
 
 Constant = int | bool | str  # a str is the name of a CUDA type
+Buffer = Literal["a", "b", "out", "workspace"]  # the memory that a launch reads or writes
+
+
+@dataclass(frozen=True, slots=True)
+class Wgmma:
+    """The tensor-core instruction of a kernel: 64 x n x 16."""
+
+    n: int
+    dtype: torch.dtype
+    a_mn_major: bool  # the operand lies along M (or N) in shared memory, not along K
+    b_mn_major: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +30,44 @@ class Kernel:
     source: str  # relative to the package's cuda folder
     constants: tuple[tuple[str, Constant], ...]
     shared_bytes: int
+    wgmma: Wgmma | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Eight bytes of a launch's arguments that hold an address."""
+
+    position: int
+    buffer: Buffer
+    offset: int = 0  # bytes into the buffer
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """128 bytes of a launch's arguments that describe a tensor to the copy engine."""
+
+    position: int
+    buffer: Buffer
+    offset: int
+    dtype: torch.dtype
+    sizes: tuple[int, ...]  # the contiguous dimension first
+    strides: tuple[int, ...]  # bytes, from the second dimension on
+    box: tuple[int, ...]
+    line_bytes: int  # the width of the swizzle; 16 for none
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One launch."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    threads: int
+    arguments: bytes  # the kernel's parameter block; zero where addresses and tensor maps go
+    addresses: tuple[Address, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
+    cluster: int = 1  # blocks that run together and share memory
+    awaits_predecessor: bool = False  # the kernel itself waits for the end of what comes before it in the stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +80,22 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One launch that computes the whole problem."""
+    """The launches that compute the whole problem, one after the other."""
 
     problem: Problem
     device: Device
     name: str  # e.g. "simt 128x256x8"
-    kernel: Kernel
-    grid: tuple[int, int, int]
-    threads: int
-    arguments: bytes  # the kernel's parameter block; it starts with the operands' addresses, zero here
-    operands: tuple[str, str, str]  # whose addresses those are: "a", "b" and "out", in the kernel's order
+    stages: tuple[Stage, ...]
     cycles: float  # what the cost model expects, in clocks of the device
+    workspace_bytes: int = 0
+    splits: int = 1  # parts of K that are summed apart; with one, a row's result does not depend on other rows
     rejections: tuple[Rejection, ...] = ()
+
+    @property
+    def product(self) -> Stage:
+        """The stage that multiplies: its kernel has the name of the family."""
+        family = self.name.partition(" ")[0]
+        return next(stage for stage in self.stages if stage.kernel.entry == family)
 
     @property
     def reason(self) -> str:
@@ -47,11 +103,15 @@ class Plan:
 
     def describe(self) -> str:
         """The plan as a person reads it."""
-        lines = [
-            f"{self.problem} on {self.device.name} ({self.device.arch})",
-            f"  {self.name}: {self.threads} threads, {self.kernel.shared_bytes} bytes of shared memory",
-            f"  grid {' x '.join(map(str, self.grid))}",
-            f"  {self.reason}",
-            *(f"  not {r.candidate}: {r.reason}" for r in self.rejections),
-        ]
+        lines = [f"{self.problem} on {self.device.name} ({self.device.arch})", f"  {self.reason}"]
+        for stage in self.stages:
+            grid = " x ".join(map(str, stage.grid))
+            cluster = f" in clusters of {stage.cluster}" if stage.cluster > 1 else ""
+            lines.append(
+                f"  {stage.kernel.entry}: grid {grid}{cluster}, {stage.threads} threads, "
+                f"{stage.kernel.shared_bytes} bytes of shared memory"
+            )
+        if self.workspace_bytes:
+            lines.append(f"  workspace: {self.workspace_bytes} bytes")
+        lines += (f"  not {r.candidate}: {r.reason}" for r in self.rejections)
         return "\n".join(lines)

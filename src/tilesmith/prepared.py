@@ -49,18 +49,18 @@ def multiply(
 
 
 class Prepared:
-    """A plan whose kernel is loaded on one GPU. Call it with operands like those it was planned for."""
+    """A plan whose kernels are loaded on one GPU. Call it with operands like those it was planned for."""
 
-    __slots__ = ("_b_comes_first", "_device_index", "_function", "_idle", "_out_layout", "plan")
+    __slots__ = ("_device_index", "_functions", "_idle", "_out_layout", "_workspace_layout", "plan")
 
-    def __init__(self, plan: Plan, device_index: int, function: driver.Function | None) -> None:
+    def __init__(self, plan: Plan, device_index: int, functions: tuple[driver.Function, ...]) -> None:
         problem = plan.problem
         self.plan = plan
-        self._function = function  # None if there is nothing to compute
+        self._functions = functions  # one for each stage; none if there is nothing to compute
         self._device_index = device_index
         self._out_layout = (problem.out_shape, contiguous_strides(problem.out_shape), problem.out.dtype)
-        self._b_comes_first = plan.operands[0] == "b"
-        self._idle: list[driver.Launch] = []
+        self._workspace_layout = ((plan.workspace_bytes,), (1,), torch.uint8)
+        self._idle: list[tuple[driver.Launch, ...]] = []
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         if torch._C._cuda_getDevice() != self._device_index:
@@ -68,30 +68,31 @@ class Prepared:
                 return self(a, b, out)
         if out is None:
             out = _empty_strided_cuda(*self._out_layout)
-        if self._function is None:
+        if not self._functions:
             return out
+        # The workspace may go back to torch's allocator at once: later work on this stream comes after ours.
+        workspace = _empty_strided_cuda(*self._workspace_layout) if self.plan.workspace_bytes else None
+        buffers = (a.data_ptr(), b.data_ptr(), out.data_ptr(), 0 if workspace is None else workspace.data_ptr())
         # A launch has one argument buffer. Taking it off the list, which is atomic, makes it ours.
         try:
-            launch = self._idle.pop()
+            launches = self._idle.pop()
         except IndexError:
-            launch = self._new_launch(self._function)
-        if self._b_comes_first:
-            a, b = b, a
+            launches = self._new_launches()
         stream = torch._C._cuda_getCurrentRawStream(self._device_index)
-        launch(stream, self._device_index, a.data_ptr(), b.data_ptr(), out.data_ptr())
-        self._idle.append(launch)
+        for launch in launches:
+            launch(stream, self._device_index, buffers)
+        self._idle.append(launches)
         return out
 
-    def _new_launch(self, function: driver.Function) -> driver.Launch:
-        plan = self.plan
-        return driver.Launch(function, plan.grid, plan.threads, plan.kernel.shared_bytes, plan.arguments)
+    def _new_launches(self) -> tuple[driver.Launch, ...]:
+        return tuple(map(driver.Launch, self._functions, self.plan.stages))
 
 
 def prepare(plan: Plan, device_index: int) -> Prepared:
-    """The plan with its kernel compiled and loaded on the GPU with torch's index `device_index`."""
-    if plan.problem.is_empty:
-        return Prepared(plan, device_index, None)
-    return Prepared(plan, device_index, _loaded(plan.kernel, plan.device.arch, device_index))
+    """The plan with its kernels compiled and loaded on the GPU with torch's index `device_index`."""
+    stages = () if plan.problem.is_empty else plan.stages
+    functions = tuple(_loaded(stage.kernel, plan.device.arch, device_index) for stage in stages)
+    return Prepared(plan, device_index, functions)
 
 
 _prepared: dict[tuple[object, ...], Prepared] = {}

@@ -30,7 +30,7 @@ def matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.Te
 
 
 def candidates(problem: Problem) -> list[Plan]:
-    return list(simt.candidates(problem, device.installed(0)))
+    return [candidate.plan() for candidate in simt.candidates(problem, device.installed(0))]
 
 
 def assert_right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tilesmith import CompilationError, UnavailableError
-from tilesmith.device import ARCHITECTURES, named
+from tilesmith.device import ARCHITECTURES, Device, named
 from tilesmith.jit import cache, compiler, source
 from tilesmith.kernels import simt
-from tilesmith.plan import Plan
+from tilesmith.plan import Plan, Stage
 from tilesmith.problem import Problem
 
 TILE_128 = next(tile for tile in simt.TILES[4] if (tile.m, tile.n) == (128, 128))
@@ -48,7 +48,7 @@ def test_an_unknown_architecture_is_a_compilation_error() -> None:
 
 
 def test_a_constant_that_contradicts_the_kernel_does_not_compile() -> None:
-    kernel = simt.plan(*problem(torch.float32, ALIGNED), simt.TILES[4][0]).kernel
+    kernel = simt.plan(*problem(torch.float32, ALIGNED), simt.TILES[4][0]).product.kernel
     wrong = source.render(kernel).replace(f"shared_bytes = {kernel.shared_bytes};", "shared_bytes = 1024;")
     with pytest.raises(CompilationError, match="static assertion failed"):
         compiler.compile(wrong, "sm_90a")
@@ -128,17 +128,26 @@ ALIGNED = "aligned, by rows"  # a's vectors run along K, b's across it
 ODD = "odd, transposed"  # single elements, a's across K, b's along it
 
 
-def problem(dtype: torch.dtype, layout: str) -> tuple[Problem, Any]:
+def problem(dtype: torch.dtype, layout: str) -> tuple[Problem, Device]:
     """A product whose operands lie in this way, and a GPU."""
     size = 4096 if layout == ALIGNED else 4097
     a, b = (torch.empty(size, size, dtype=dtype, device="meta") for _ in "ab")
     return (Problem.of(a, b) if layout == ALIGNED else Problem.of(a.T, b.T)), named("h200")
 
 
+def plans_for(problem: Problem, device: Device) -> list[Plan]:
+    return [candidate.plan() for candidate in simt.candidates(problem, device)]
+
+
+def only_stage(plan: Plan) -> Stage:
+    (stage,) = plan.stages
+    return stage
+
+
 def covering(arch: str, dtype: torch.dtype) -> list[Plan]:
     """Every tile that is offered, for time not in every layout: both for the plain floats where architectures
     differ most, alternating ones elsewhere."""
-    aligned, odd = (list(simt.candidates(*problem(dtype, layout))) for layout in (ALIGNED, ODD))
+    aligned, odd = (plans_for(*problem(dtype, layout)) for layout in (ALIGNED, ODD))
     if dtype in (torch.float32, torch.float64) and arch not in ("sm_86", "sm_89"):
         return aligned + odd
     first, second = (odd, aligned) if dtype in (torch.int64, torch.bfloat16) or arch == "sm_89" else (aligned, odd)
@@ -146,9 +155,10 @@ def covering(arch: str, dtype: torch.dtype) -> list[Plan]:
 
 
 def assert_nothing_spills(plan: Plan, arch: str) -> None:
-    used = compiler.resources(source.render(plan.kernel), arch)
+    stage = only_stage(plan)
+    used = compiler.resources(source.render(stage.kernel), arch)
     assert (used.stack_bytes, used.spill_store_bytes, used.spill_load_bytes) == (0, 0, 0), plan.describe()
-    assert used.registers * plan.threads * int(dict(plan.kernel.constants)["blocks_per_sm"]) <= 65536
+    assert used.registers * stage.threads * int(dict(stage.kernel.constants)["blocks_per_sm"]) <= 65536
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8, torch.bfloat16], ids=str)
@@ -166,10 +176,10 @@ def test_no_kernel_spills_with_wide_indices_and_batches(arch: str, dtype: torch.
     for odd in (0, 1):
         a = torch.empty(2, 1, 64, 2**24 + odd, dtype=dtype, device="meta")[..., : 64 + odd]
         b = torch.empty(1, 3, 64, 2**24 + odd, dtype=dtype, device="meta")[..., : 64 + odd]
-        plans = list(simt.candidates(Problem.of(a, b.mT), named("h200")))
+        plans = plans_for(Problem.of(a, b.mT), named("h200"))
         assert plans
         for plan in plans:
-            values = dict(plan.kernel.constants)
+            values = dict(only_stage(plan).kernel.constants)
             assert (values["Index"], values["batch_rank"]) == ("long long", 2)
             assert_nothing_spills(plan, arch)
 
@@ -186,7 +196,7 @@ def test_every_type_and_result_type_compiles(arch: str) -> None:
         (torch.int32, torch.int32),
     ]:
         a = torch.empty(64, 64, dtype=dtype, device="meta")
-        *_, smallest = simt.candidates(Problem.of(a, a, out_dtype=out_dtype), named("h200"))
+        *_, smallest = plans_for(Problem.of(a, a, out_dtype=out_dtype), named("h200"))
         assert_nothing_spills(smallest, arch)
 
 
@@ -197,7 +207,7 @@ def test_every_type_and_result_type_compiles(arch: str) -> None:
 def sass(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The instructions of the float32 kernel with the 128x128 tile on Hopper, a label or an instruction a line."""
     cubin = tmp_path_factory.mktemp("sass") / "simt.cubin"
-    kernel = simt.plan(*problem(torch.float32, ALIGNED), TILE_128).kernel
+    kernel = only_stage(simt.plan(*problem(torch.float32, ALIGNED), TILE_128)).kernel
     cubin.write_bytes(compiler.compile(source.render(kernel), "sm_90a"))
     nvdisasm = importlib.metadata.distribution("nvidia-cuda-nvdisasm").locate_file("nvidia/cu13/bin/nvdisasm")
     text = subprocess.run([str(nvdisasm), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout

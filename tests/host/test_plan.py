@@ -1,5 +1,6 @@
 """The planner: legal launches on every known GPU, and constants that fit the operands' memory."""
 
+import itertools
 import math
 import struct
 from dataclasses import replace
@@ -12,14 +13,19 @@ from hypothesis import strategies as st
 
 from tilesmith.device import ARCHITECTURES, KNOWN_GPUS, Device, named
 from tilesmith.errors import UnavailableError
-from tilesmith.kernels import FAMILIES, simt
-from tilesmith.plan import Plan
+from tilesmith.kernels import FAMILIES, simt, sm90
+from tilesmith.plan import Plan, Rejection, Stage, TensorMap, Wgmma
 from tilesmith.planner import choose
-from tilesmith.problem import OUT_DTYPES, Problem
+from tilesmith.problem import OUT_DTYPES, Matrix, Problem
 
 H200 = KNOWN_GPUS["h200"]
+A100 = KNOWN_GPUS["a100"]
+HOPPER = ("h200", "h100")
+SIXTEEN_BIT_FLOATS = (torch.float16, torch.bfloat16)
 TILE_128 = next(tile for tile in simt.TILES[4] if (tile.m, tile.n) == (128, 128))
 LOWEST_LIMIT_OF_A_GRID = (2**31 - 1, 65535, 65535)
+LOWEST_LIMIT_OF_A_CLUSTER = 8
+LOWEST_LIMIT_OF_PARAMETERS = 4096
 
 SHAPES = [
     ((1, 1), (1, 1)),
@@ -30,6 +36,9 @@ SHAPES = [
     ((70000, 8, 16), (70000, 16, 8)),
     ((7, 1, 33, 65), (1, 9, 65, 17)),
     ((5,), (5, 7)),
+    ((16, 8192), (8192, 48)),
+    ((4096, 64), (64, 8)),
+    ((4096, 64), (64,)),
 ]
 
 
@@ -37,22 +46,142 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def only_stage(plan: Plan) -> Stage:
+    (stage,) = plan.stages
+    assert plan.product is stage
+    return stage
+
+
 def constants(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, tile: simt.Tile = TILE_128
 ) -> dict[str, Any]:
-    return dict(simt.plan(Problem.of(a, b, out=out), H200, tile).kernel.constants)
+    return dict(only_stage(simt.plan(Problem.of(a, b, out=out), H200, tile)).kernel.constants)
 
 
-def decoded(plan: Plan) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(plan.arguments) // 8}q", plan.arguments)
+def operands(stage: Stage) -> tuple[str, ...]:
+    """The buffers whose addresses are the first arguments of simt."""
+    assert [(address.position, address.offset) for address in stage.addresses] == [(0, 0), (8, 0), (16, 0)]
+    return tuple(address.buffer for address in stage.addresses)
+
+
+def decoded(stage: Stage) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(stage.arguments) // 8}q", stage.arguments)
 
 
 def tile_area(plan: Plan) -> int:
-    values = dict(plan.kernel.constants)
+    values = dict(plan.product.kernel.constants)
     return int(values["tile_m"]) * int(values["tile_n"])
 
 
-# What is chosen.
+# Legal launches.
+
+
+def assert_legal_launch(plan: Plan, stage: Stage) -> None:
+    values = dict(stage.kernel.constants)
+    assert all(1 <= size <= most for size, most in zip(stage.grid, LOWEST_LIMIT_OF_A_GRID, strict=True))
+    assert 1 <= stage.cluster <= LOWEST_LIMIT_OF_A_CLUSTER
+    assert stage.grid[0] % stage.cluster == 0
+    assert 32 <= stage.threads <= 1024
+    assert stage.threads % 32 == 0
+    assert values["threads"] == stage.threads
+    assert values["parameter_bytes"] == len(stage.arguments) <= LOWEST_LIMIT_OF_PARAMETERS
+    assert stage.kernel.shared_bytes <= plan.device.shared_bytes_per_block
+    assert values.get("shared_bytes", 0) == stage.kernel.shared_bytes
+    assert (stage.kernel.shared_bytes > 0) == (stage is plan.product)
+
+
+def bytes_of(matrix: Matrix, batch: tuple[int, ...]) -> int:
+    """From the start of the first of a batch of matrices to the end of the last one."""
+    sizes = (matrix.rows, matrix.columns, *batch)
+    strides = (matrix.row_stride, matrix.column_stride, *matrix.batch_strides)
+    return (1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))) * matrix.dtype.itemsize
+
+
+def bytes_reached(tensor_map: TensorMap) -> int:
+    """From the start of a tensor to the end of its last element."""
+    lines = sum((size - 1) * stride for size, stride in zip(tensor_map.sizes[1:], tensor_map.strides, strict=True))
+    return lines + tensor_map.sizes[0] * tensor_map.dtype.itemsize
+
+
+def assert_the_driver_takes(tensor_map: TensorMap) -> None:
+    assert 2 <= len(tensor_map.sizes) <= 5
+    assert len(tensor_map.sizes) == len(tensor_map.box) == len(tensor_map.strides) + 1
+    assert all(1 <= size <= 2**32 for size in tensor_map.sizes)
+    assert all(0 < stride < 2**40 and stride % 16 == 0 for stride in tensor_map.strides)
+    assert all(1 <= size <= 256 for size in tensor_map.box)
+    assert tensor_map.line_bytes in (16, 32, 64, 128)
+    assert tensor_map.box[0] * tensor_map.dtype.itemsize == tensor_map.line_bytes
+    assert tensor_map.offset % 16 == 0
+
+
+def assert_addresses_fit(plan: Plan, stage: Stage) -> None:
+    """Each has its own place in the arguments, and what a tensor map describes is inside of its buffer."""
+    p = plan.problem
+    matrices = {"a": p.a, "b": p.b, "out": p.out}
+
+    places = [(address.position, address.position + 8) for address in stage.addresses]
+    places += [(tensor_map.position, tensor_map.position + 128) for tensor_map in stage.tensor_maps]
+    assert len(places) >= 2
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(sorted(places)))
+    assert all(stage.arguments[start:end] == bytes(end - start) for start, end in places)
+
+    for address in stage.addresses:
+        assert address.position % 8 == 0
+        if address.buffer == "workspace":
+            assert 0 <= address.offset < plan.workspace_bytes
+            assert address.offset % 16 == 0
+        else:
+            assert address.offset == 0
+    for tensor_map in stage.tensor_maps:
+        assert_the_driver_takes(tensor_map)
+        assert tensor_map.position % 64 == 0
+        if tensor_map.buffer == "workspace":
+            assert tensor_map.offset + bytes_reached(tensor_map) <= plan.workspace_bytes
+        else:
+            matrix = matrices[tensor_map.buffer]
+            assert (tensor_map.offset, tensor_map.dtype, matrix.alignment) == (0, matrix.dtype, 16)
+            assert bytes_reached(tensor_map) <= bytes_of(matrix, p.batch)
+    copies = [t for t in stage.tensor_maps if t.buffer == "workspace"]
+    ranges = sorted((copy.offset, copy.offset + bytes_reached(copy)) for copy in copies)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+
+
+def assert_legal(plan: Plan) -> None:
+    assert math.isfinite(plan.cycles)
+    assert plan.cycles > 0
+    for stage in plan.stages:
+        assert_legal_launch(plan, stage)
+        assert_addresses_fit(plan, stage)
+    addressed = {address.buffer for stage in plan.stages for address in stage.addresses}
+    mapped = {tensor_map.buffer for stage in plan.stages for tensor_map in stage.tensor_maps}
+    assert addressed | mapped == {"a", "b", "out"} | ({"workspace"} if plan.workspace_bytes else set())
+
+    entries = [stage.kernel.entry for stage in plan.stages]
+    if plan.name.startswith("simt "):
+        stage = only_stage(plan)
+        assert entries == ["simt"]
+        assert stage.grid[1] * stage.grid[2] >= plan.problem.batches
+        assert operands(stage) in (("a", "b", "out"), ("b", "a", "out"))
+        assert (stage.tensor_maps, stage.cluster, stage.awaits_predecessor, stage.kernel.wgmma) == ((), 1, False, None)
+        assert (plan.workspace_bytes, plan.splits) == (0, 1)
+    else:
+        assert plan.name.startswith("sm90 ")
+        assert entries in (["sm90"], ["realign", "sm90"], ["sm90", "reduce"], ["realign", "sm90", "reduce"])
+        assert (plan.workspace_bytes > 0) == (len(plan.stages) > 1)
+        assert plan.splits == 1 or entries[-1] == "reduce"
+        assert plan.product.grid[0] <= plan.device.sm_count
+        assert plan.product.grid[1:] == (1, 1)
+        for stage in plan.stages:
+            assert stage.awaits_predecessor
+            assert (stage.cluster == 1 and not stage.tensor_maps) or stage is plan.product
+            assert (stage.kernel.wgmma is not None) == (stage is plan.product)
+        assert dict(plan.product.kernel.constants)["cluster"] == plan.product.cluster
+        assert [t.position for t in plan.product.tensor_maps] in ([0, 128], [0, 128, 256])
+        # What one stage leaves in the workspace, another finds there.
+        addresses = [address for stage in plan.stages for address in stage.addresses]
+        assert sorted(address.offset for address in addresses if address.buffer == "workspace") == sorted(
+            t.offset for t in plan.product.tensor_maps if t.buffer == "workspace"
+        )
 
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
@@ -61,15 +190,75 @@ def test_every_candidate_is_a_legal_launch(gpu: str, dtype: torch.dtype) -> None
     device = KNOWN_GPUS[gpu]
     for a, b in SHAPES:
         problem = Problem.of(meta(*a, dtype=dtype), meta(*b, dtype=dtype))
+        # simt can do what it leaves to others too.
         for family in FAMILIES:
-            for plan in family.candidates(problem, device):
-                assert all(1 <= size <= most for size, most in zip(plan.grid, LOWEST_LIMIT_OF_A_GRID, strict=True))
-                assert plan.grid[1] * plan.grid[2] >= problem.batches
-                assert 32 <= plan.threads <= 1024
-                assert plan.threads % 32 == 0
-                assert 0 < plan.kernel.shared_bytes <= device.shared_bytes_per_block
-                assert math.isfinite(plan.cycles)
-                assert plan.cycles > 0
+            if family is not simt.FAMILY and family.rejects(problem, device):
+                continue
+            candidates = list(family.candidates(problem, device))
+            assert candidates
+            for candidate in candidates:
+                plan = candidate.plan()
+                assert (plan.name, plan.cycles) == (candidate.name, candidate.cycles)
+                assert (plan.problem, plan.device, plan.rejections) == (problem, device, ())
+                assert plan.product.kernel.entry == family.name
+                assert_legal(plan)
+
+
+@st.composite
+def sixteen_bit_tensors(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, is_out: bool) -> torch.Tensor:
+    """A shape in memory: its dimensions in any order, with gaps, repeated if it is an operand, at any address."""
+    strides, step = [0] * len(shape), draw(st.sampled_from([1, 1, 1, 2]))
+    for dimension in draw(st.permutations(range(len(shape)))):
+        strides[dimension] = step
+        step = step * shape[dimension] + draw(st.sampled_from([0, 0, 1, 8]))
+    if not is_out and draw(st.integers(0, 4)) == 0:
+        strides[draw(st.integers(0, len(shape) - 1))] = 0
+    offset = draw(st.sampled_from([0, 0, 1, 4, 8]))
+    return meta(step + offset, dtype=dtype).as_strided(shape, strides, offset)
+
+
+@st.composite
+def sixteen_bit_problems(draw: st.DrawFn) -> Problem:
+    size = st.one_of(st.integers(1, 70), st.integers(1, 9000))
+    m, n, k = draw(size), draw(size), draw(size)
+    batch = draw(st.lists(st.integers(1, 5), max_size=4))
+    a_batch, b_batch = ([each if draw(st.booleans()) else 1 for each in batch] for _ in "ab")
+    dtype = draw(st.sampled_from(SIXTEEN_BIT_FLOATS))
+    a = draw(sixteen_bit_tensors((*a_batch, m, k), dtype, is_out=False))
+    b = draw(sixteen_bit_tensors((*b_batch, k, n), dtype, is_out=False))
+    out_dtype = draw(st.sampled_from(OUT_DTYPES[dtype]))
+    out_shape = (*map(max, a_batch, b_batch), m, n)
+    out = draw(st.one_of(st.none(), sixteen_bit_tensors(out_shape, out_dtype, is_out=True)))
+    return Problem.of(a, b, out_dtype=out_dtype, out=out)
+
+
+@given(sixteen_bit_problems())
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_product_of_16_bit_floats_has_a_legal_plan_on_hopper(problem: Problem) -> None:
+    plan = choose(problem, H200)
+    assert_legal(plan)
+    a, b = problem.a, problem.b
+    repeats = any(
+        size > 1 and stride == 0
+        for size, stride in (
+            (problem.m, a.row_stride),
+            (problem.k, a.column_stride),
+            (problem.k, b.row_stride),
+            (problem.n, b.column_stride),
+        )
+    )
+    assert plan.name.partition(" ")[0] == ("simt" if repeats or len(problem.batch) > 3 else "sm90")
+
+
+def test_rows_that_repeat_are_not_written_out() -> None:
+    a = meta(2**20, 1, dtype=torch.bfloat16).expand(2**20, 2**17)
+    plan = choose(Problem.of(a, meta(2**17, 16, dtype=torch.bfloat16)), H200)
+    assert plan.name.startswith("simt ") and plan.workspace_bytes == 0
+    reasons = {rejection.candidate: rejection.reason for rejection in plan.rejections}
+    assert reasons["sm90"] == "an operand repeats its rows or columns, and would have to be written out"
+
+
+# What is chosen.
 
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
@@ -78,63 +267,147 @@ def test_the_cheapest_candidate_wins_and_each_of_the_others_has_a_reason(gpu: st
     device = KNOWN_GPUS[gpu]
     for a, b in SHAPES:
         problem = Problem.of(meta(*a, dtype=dtype), meta(*b, dtype=dtype))
-        candidates = {plan.name: plan for family in FAMILIES for plan in family.candidates(problem, device)}
+        refused = {family.name: reason for family in FAMILIES if (reason := family.rejects(problem, device))}
+        legal = [family for family in FAMILIES if family.name not in refused]
+        offered = [candidate for family in legal for candidate in family.candidates(problem, device)]
+        candidates = {candidate.name: candidate for candidate in offered}
+        assert len(candidates) == len(offered)
         plan = choose(problem, device)
-        assert plan.cycles == min(candidate.cycles for candidate in candidates.values())
-        assert replace(plan, rejections=()) == candidates[plan.name]
+        assert plan.cycles == min(candidate.cycles for candidate in offered)
+        assert replace(plan, rejections=()) == candidates[plan.name].plan()
         reasons = {rejection.candidate: rejection.reason for rejection in plan.rejections}
-        excluded = {each.candidate: each.reason for family in FAMILIES for each in family.exclusions(problem, device)}
-        assert reasons.keys() == candidates.keys() - {plan.name} | excluded.keys()
+        assert len(reasons) == len(plan.rejections)
+        excluded = {each.candidate: each.reason for family in legal for each in family.exclusions(problem, device)}
+        assert reasons.keys() == candidates.keys() - {plan.name} | excluded.keys() | refused.keys()
         for name in candidates.keys() - {plan.name}:
             assert reasons[name] == f"expected to take {candidates[name].cycles / plan.cycles:.2f} times as long"
-        for name, reason in excluded.items():
+        for name, reason in (excluded | refused).items():
             assert reasons[name] == reason and reason
 
 
+@pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
+@pytest.mark.parametrize("gpu", KNOWN_GPUS)
+def test_16_bit_floats_go_to_the_tensor_cores_of_hopper_and_all_else_to_simt(gpu: str, dtype: torch.dtype) -> None:
+    a = meta(512, 512, dtype=dtype)
+    plan = choose(Problem.of(a, a), KNOWN_GPUS[gpu])
+    name = str(dtype).removeprefix("torch.")
+    if gpu in HOPPER and dtype in SIXTEEN_BIT_FLOATS:
+        family, other, reason = "sm90", "simt", "the tensor cores multiply these types faster"
+    elif gpu in HOPPER:
+        family, other, reason = "simt", "sm90", f"multiplies float16 and bfloat16, not {name}"
+    else:
+        capability = {"a100": "8.0", "l4": "8.9", "rtx4090": "8.9", "t4": "7.5"}[gpu]
+        family, other = "simt", "sm90"
+        reason = f"needs compute capability 9.0, and {KNOWN_GPUS[gpu].name} has {capability}"
+    assert plan.name.startswith(f"{family} ")
+    assert plan.product.kernel.entry == family
+    assert [r for r in plan.rejections if r.candidate in ("simt", "sm90")] == [Rejection(other, reason)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ((3, 0), (0, 5), "there is nothing to multiply"),
+        ((0, 5), (5, 3), "there is nothing to multiply"),
+        (
+            (2, 1, 2, 1, 8, 8),
+            (2, 1, 2, 8, 8),
+            "walks 3 batch dimensions at most, and this product has 4",
+        ),
+        ((8, 2**31), (2**31, 8), "its sizes cannot be counted with 32 bits"),
+        ((2**28, 8), (8, 8), "its sizes cannot be counted with 32 bits"),
+        ((8, 8), (8, 2**28), "its sizes cannot be counted with 32 bits"),
+        ((2**25, 8, 8), (2**25, 8, 8), "its sizes cannot be counted with 32 bits"),
+    ],
+)
+def test_what_the_tensor_cores_cannot_do_goes_to_simt(a: tuple[int, ...], b: tuple[int, ...], reason: str) -> None:
+    for dtype in SIXTEEN_BIT_FLOATS:
+        plan = choose(Problem.of(meta(*a, dtype=dtype), meta(*b, dtype=dtype)), H200)
+        assert plan.name.startswith("simt ")
+        assert plan.rejections[0] == Rejection("sm90", reason)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize(("a", "b"), [((0, 5), (5, 7)), ((3, 5), (5, 0)), ((0, 3, 5), (0, 5, 7)), ((0,), (0, 0))])
 def test_an_empty_problem_can_be_planned_and_every_candidate_is_accounted_for(
-    a: tuple[int, ...], b: tuple[int, ...]
+    a: tuple[int, ...], b: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     for device in KNOWN_GPUS.values():
-        plan = choose(Problem.of(meta(*a), meta(*b)), device)
+        plan = choose(Problem.of(meta(*a, dtype=dtype), meta(*b, dtype=dtype)), device)
         assert plan.problem.is_empty
-        assert 0 in plan.grid
-        assert len(plan.rejections) == len(simt.TILES[4]) - 1
+        assert 0 in only_stage(plan).grid
+        assert [r.candidate for r in plan.rejections].count("sm90") == 1
+        assert len(plan.rejections) == 1 + len(simt.TILES[4]) - 1
 
 
 def test_a_plan_can_be_read() -> None:
     plan = choose(Problem.of(meta(8205, 2949), meta(2949, 5921)), H200)
+    stage = only_stage(plan)
     lines = plan.describe().splitlines()
     assert lines[0] == "8205 x 2949 x 5921 float32 on NVIDIA H200 (sm_90a)"
-    assert lines[1] == f"  {plan.name}: {plan.threads} threads, {plan.kernel.shared_bytes} bytes of shared memory"
-    assert lines[2] == f"  grid {plan.grid[0]} x {plan.grid[1]} x {plan.grid[2]}"
-    assert lines[3] == f"  {plan.name} is expected to take {plan.cycles:,.0f} clocks of NVIDIA H200, the least of all"
-    assert lines[4:] == [f"  not {r.candidate}: {r.reason}" for r in plan.rejections]
-    assert len(plan.rejections) == len(simt.TILES[4]) - 1
+    assert plan.reason == f"{plan.name} is expected to take {plan.cycles:,.0f} clocks of NVIDIA H200, the least of all"
+    assert lines[1] == f"  {plan.reason}"
+    assert lines[2] == (
+        f"  simt: grid {stage.grid[0]} x {stage.grid[1]} x {stage.grid[2]}, {stage.threads} threads, "
+        f"{stage.kernel.shared_bytes} bytes of shared memory"
+    )
+    assert lines[3] == "  not sm90: multiplies float16 and bfloat16, not float32"
+    assert lines[3:] == [f"  not {r.candidate}: {r.reason}" for r in plan.rejections]
+    assert len(plan.rejections) == 1 + len(simt.TILES[4]) - 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16], ids=str)
-def test_a_larger_square_gets_no_smaller_a_tile(dtype: torch.dtype) -> None:
+def test_every_stage_of_a_plan_and_its_workspace_can_be_read() -> None:
+    problem = Problem.of(meta(300, 1001, dtype=torch.float16), meta(1001, 200, dtype=torch.float16))
+    plan = sm90.plan(problem, H200, sm90.Configuration(128, 64, cluster=2, splits=3))
+    copy, partial_products = 300 * 1024 * 2, 3 * 300 * 200 * 4
+    assert plan.describe().splitlines() == [
+        "300 x 1001 x 200 float16 on NVIDIA H200 (sm_90a)",
+        f"  {plan.reason}",
+        "  realign: grid 38 x 1 x 1, 256 threads, 0 bytes of shared memory",
+        "  sm90: grid 48 x 1 x 1 in clusters of 2, 384 threads, 229504 bytes of shared memory",
+        "  reduce: grid 469 x 1 x 1, 256 threads, 0 bytes of shared memory",
+        f"  workspace: {copy + partial_products} bytes",
+    ]
+    assert plan.product is plan.stages[1]
+    why = Rejection("simt", "the tensor cores multiply these types faster")
+    assert replace(plan, rejections=(why,)).describe() == f"{plan.describe()}\n  not simt: {why.reason}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device"),
+    [(torch.float32, H200), (torch.float64, H200), (torch.int64, H200), (torch.bfloat16, A100)],
+    ids=str,
+)
+def test_a_larger_square_gets_no_smaller_a_tile(dtype: torch.dtype, device: Device) -> None:
     sizes = [2**e for e in range(5, 15)]
-    areas = [tile_area(choose(Problem.of(meta(s, s, dtype=dtype), meta(s, s, dtype=dtype)), H200)) for s in sizes]
+    areas = [tile_area(choose(Problem.of(meta(s, s, dtype=dtype), meta(s, s, dtype=dtype)), device)) for s in sizes]
     assert areas == sorted(areas)
     assert areas[0] < areas[-1]
 
 
-def test_equal_problems_get_equal_plans() -> None:
-    one = choose(Problem.of(torch.zeros(64, 32), torch.zeros(32, 48)), H200)
-    other = choose(Problem.of(torch.ones(64, 32), torch.ones(32, 48)), named("H200"))
+@pytest.mark.parametrize("dtype", SIXTEEN_BIT_FLOATS, ids=str)
+def test_tiles_for_the_tensor_cores_grow_until_every_sm_has_one_of_the_largest(dtype: torch.dtype) -> None:
+    sizes = [2**e for e in range(5, 13)]
+    areas = [tile_area(choose(Problem.of(meta(s, s, dtype=dtype), meta(s, s, dtype=dtype)), H200)) for s in sizes]
+    assert areas == sorted(areas)
+    assert areas[0] < areas[-1] == max(m * n for m, n in sm90.TILES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_equal_problems_get_equal_plans(dtype: torch.dtype) -> None:
+    one = choose(Problem.of(torch.zeros(64, 32, dtype=dtype), torch.zeros(32, 48, dtype=dtype)), H200)
+    other = choose(Problem.of(torch.ones(64, 32, dtype=dtype), torch.ones(32, 48, dtype=dtype)), named("H200"))
     assert one == other
     assert hash(one) == hash(other)
-    assert one != choose(Problem.of(torch.zeros(64, 32), torch.zeros(48, 32).T), H200)
-    assert one != choose(one.problem, KNOWN_GPUS["a100"])
+    assert one != choose(Problem.of(torch.zeros(64, 32, dtype=dtype), torch.zeros(48, 32, dtype=dtype).T), H200)
+    assert one != choose(one.problem, A100)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 48), (640, 320, 480)])
 def test_sizes_do_not_make_another_kernel_while_the_tile_and_the_alignment_stay(m: int, n: int, k: int) -> None:
     assert (
-        simt.plan(Problem.of(meta(m, k), meta(k, n)), H200, TILE_128).kernel
-        == simt.plan(Problem.of(meta(4096, 4096), meta(4096, 4096)), H200, TILE_128).kernel
+        only_stage(simt.plan(Problem.of(meta(m, k), meta(k, n)), H200, TILE_128)).kernel
+        == only_stage(simt.plan(Problem.of(meta(4096, 4096), meta(4096, 4096)), H200, TILE_128)).kernel
     )
 
 
@@ -161,7 +434,9 @@ def test_a_gpu_is_compiled_for_its_own_or_the_nearest_older_architecture(
 ) -> None:
     device = replace(H200, capability=capability)
     assert device.arch == arch
-    assert choose(Problem.of(meta(64, 64), meta(64, 64)), device).device.arch == arch
+    for dtype in (torch.float32, torch.float16):
+        a = meta(64, 64, dtype=dtype)
+        assert choose(Problem.of(a, a), device).device.arch == arch
     assert arch in ARCHITECTURES or f"{arch}a" in ARCHITECTURES
 
 
@@ -301,7 +576,7 @@ def test_vectors_hold_at_most_sixteen_bytes(dtype: torch.dtype, read: int, store
 def test_the_types_are_named_as_cuda_names_them() -> None:
     def names(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> tuple[object, ...]:
         problem = Problem.of(meta(8, 8, dtype=dtype), meta(8, 8, dtype=dtype), out_dtype=out_dtype)
-        values = dict(choose(problem, H200).kernel.constants)
+        values = dict(only_stage(choose(problem, A100)).kernel.constants)
         return values["Element"], values["Accumulator"], values["Output"]
 
     assert names(torch.float64) == ("double", "double", "double")
@@ -309,6 +584,16 @@ def test_the_types_are_named_as_cuda_names_them() -> None:
     assert names(torch.bfloat16, torch.float32) == ("tilesmith::bfloat16", "float", "float")
     assert names(torch.int8, torch.int32) == ("signed char", "unsigned", "int")
     assert names(torch.int64) == ("long long", "unsigned long long", "long long")
+
+
+def test_the_tensor_cores_multiply_the_operands_type_and_store_the_outputs() -> None:
+    for dtype, own_name in ((torch.float16, "tilesmith::float16"), (torch.bfloat16, "tilesmith::bfloat16")):
+        for out_dtype, name in ((dtype, own_name), (torch.float32, "float")):
+            a = meta(64, 64, dtype=dtype)
+            kernel = choose(Problem.of(a, a.T, out_dtype=out_dtype), H200).product.kernel
+            values = dict(kernel.constants)
+            assert kernel.wgmma == Wgmma(int(values["tile_n"]), dtype, a_mn_major=False, b_mn_major=False)
+            assert values["Output"] == name
 
 
 def test_shared_memory_is_two_buffers_of_both_tiles_with_padding_where_vectors_run_along_k() -> None:
@@ -351,7 +636,8 @@ def assert_vectors_fit(matrix: torch.Tensor, dim: int, vector: int) -> None:
 
 def reading(plan: Plan, operand: str) -> tuple[bool, int]:
     """How the kernel reads the caller's a or b."""
-    values, name = dict(plan.kernel.constants), "ab"[plan.operands.index(operand)]
+    stage = only_stage(plan)
+    values, name = dict(stage.kernel.constants), "ab"[operands(stage).index(operand)]
     return bool(values[f"{name}_along_k"]), int(values[f"{name}_vector"])
 
 
@@ -368,9 +654,9 @@ def test_no_vector_straddles_an_edge_or_an_alignment(matrix: torch.Tensor, tile_
     assert_vectors_fit(matrix, 2 if along_k else 1, vector)
     along_k, vector = reading(simt.plan(Problem.of(zeros(16, k), matrix.mT), H200, tile), "b")
     assert_vectors_fit(matrix, 2 if along_k else 1, vector)
-    plan = simt.plan(Problem.of(zeros(m, 8), zeros(8, k), out=matrix), H200, tile)
-    width = int(dict(plan.kernel.constants)["out_vector"])
-    assert_vectors_fit(matrix, 2 if plan.operands[0] == "a" else 1, width)
+    stage = only_stage(simt.plan(Problem.of(zeros(m, 8), zeros(8, k), out=matrix), H200, tile))
+    width = int(dict(stage.kernel.constants)["out_vector"])
+    assert_vectors_fit(matrix, 2 if operands(stage)[0] == "a" else 1, width)
 
 
 # Large tensors.
@@ -395,18 +681,26 @@ def test_no_vector_straddles_an_edge_or_an_alignment(matrix: torch.Tensor, tile_
 def test_the_index_is_wide_where_a_size_or_a_step_in_a_tile_needs_more_than_31_bits(
     a: torch.Tensor, b: torch.Tensor, is_wide: bool
 ) -> None:
-    plans = list(simt.candidates(Problem.of(a, b), H200))
-    assert {dict(plan.kernel.constants)["Index"] for plan in plans} == {"long long" if is_wide else "int"}
-    assert len(plans) == sum(tile.wide_index or not is_wide for tile in simt.TILES[4])
+    stages = [only_stage(candidate.plan()) for candidate in simt.candidates(Problem.of(a, b), H200)]
+    assert {dict(stage.kernel.constants)["Index"] for stage in stages} == {"long long" if is_wide else "int"}
+    assert len(stages) == sum(tile.wide_index or not is_wide for tile in simt.TILES[4])
 
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
 @pytest.mark.parametrize("gpu", KNOWN_GPUS)
 def test_wide_strides_can_be_planned_for_every_type(gpu: str, dtype: torch.dtype) -> None:
     a = meta(64, 2**24, dtype=dtype)[:, :64]
-    plan = choose(Problem.of(a, a), KNOWN_GPUS[gpu])
-    assert dict(plan.kernel.constants)["Index"] == "long long"
-    assert decoded(plan)[6] == 2**24
+    problem, device = Problem.of(a, a), KNOWN_GPUS[gpu]
+    plans = [candidate.plan() for candidate in simt.candidates(problem, device)]
+    assert plans
+    for plan in plans:
+        assert dict(only_stage(plan).kernel.constants)["Index"] == "long long"
+        assert decoded(only_stage(plan))[6] == 2**24
+    chosen = choose(problem, device)
+    if gpu in HOPPER and dtype in SIXTEEN_BIT_FLOATS:
+        assert [tensor_map.strides for tensor_map in only_stage(chosen).tensor_maps[:2]] == [(2**25,), (2**25,)]
+    else:
+        assert replace(chosen, rejections=()) in plans
 
 
 def test_an_outs_stride_needs_no_wide_index() -> None:
@@ -418,52 +712,55 @@ def test_an_outs_stride_needs_no_wide_index() -> None:
 
 
 def test_the_arguments_are_sizes_strides_tiles_and_batches() -> None:
-    plan = simt.plan(Problem.of(meta(300, 50), meta(50, 200)), H200, TILE_128)
-    assert decoded(plan) == (0, 0, 0, 300, 200, 50, 50, 1, 200, 1, 200, 1, 3, 2, 1, 1, 0, 0, 0)
-    assert plan.operands == ("a", "b", "out")
-    assert plan.grid == (6, 1, 1)
-    values = dict(plan.kernel.constants)
-    assert (values["batch_rank"], values["parameter_bytes"]) == (0, len(plan.arguments))
+    stage = only_stage(simt.plan(Problem.of(meta(300, 50), meta(50, 200)), H200, TILE_128))
+    assert decoded(stage) == (0, 0, 0, 300, 200, 50, 50, 1, 200, 1, 200, 1, 3, 2, 1, 1, 0, 0, 0)
+    assert operands(stage) == ("a", "b", "out")
+    assert stage.grid == (6, 1, 1)
+    values = dict(stage.kernel.constants)
+    assert (values["batch_rank"], values["parameter_bytes"]) == (0, len(stage.arguments))
 
 
 def test_the_arguments_of_a_batch_name_each_dimension() -> None:
-    plan = simt.plan(Problem.of(meta(4, 1, 30, 50), meta(1, 2, 20, 50).mT), H200, TILE_128)
-    assert decoded(plan) == (
+    stage = only_stage(simt.plan(Problem.of(meta(4, 1, 30, 50), meta(1, 2, 20, 50).mT), H200, TILE_128))
+    assert decoded(stage) == (
         *(0, 0, 0, 30, 20, 50),
         *(50, 1, 1, 50, 20, 1),
         *(1, 1, 8),
         *(4, 30 * 50, 0, 2 * 30 * 20),
         *(2, 0, 20 * 50, 30 * 20),
     )
-    assert plan.grid == (1, 8, 1)
-    values = dict(plan.kernel.constants)
-    assert (values["batch_rank"], values["parameter_bytes"]) == (2, len(plan.arguments))
+    assert stage.grid == (1, 8, 1)
+    values = dict(stage.kernel.constants)
+    assert (values["batch_rank"], values["parameter_bytes"]) == (2, len(stage.arguments))
 
 
 def test_a_batch_beyond_the_grids_limit_spreads_over_two_dimensions() -> None:
-    plan = simt.plan(Problem.of(meta(200000, 4, 4), meta(200000, 4, 4)), H200, TILE_128)
-    assert plan.grid == (1, 65535, 4)
-    assert decoded(plan)[14:] == (200000, 200000, 16, 16, 16)
+    stage = only_stage(simt.plan(Problem.of(meta(200000, 4, 4), meta(200000, 4, 4)), H200, TILE_128))
+    assert stage.grid == (1, 65535, 4)
+    assert decoded(stage)[14:] == (200000, 200000, 16, 16, 16)
 
 
 def test_an_out_stored_by_columns_exchanges_the_operands() -> None:
     a, b, out = meta(300, 50), meta(200, 50).T, meta(200, 300).T
     plan = simt.plan(Problem.of(a, b, out=out), H200, TILE_128)
-    assert plan.operands == ("b", "a", "out")
+    stage = only_stage(plan)
+    assert operands(stage) == ("b", "a", "out")
     #  the problem that the kernel sees: out^T = b^T a^T
-    assert decoded(plan)[3:14] == (200, 300, 50, 50, 1, 1, 50, 300, 1, 2, 3)
-    assert dict(plan.kernel.constants)["out_vector"] == 4
+    assert decoded(stage)[3:14] == (200, 300, 50, 50, 1, 1, 50, 300, 1, 2, 3)
+    assert dict(stage.kernel.constants)["out_vector"] == 4
     assert plan.problem == Problem.of(a, b, out=out)
 
 
 def test_an_out_of_one_column_is_stored_along_it() -> None:
-    plan = simt.plan(Problem.of(meta(300, 50), meta(50)), H200, TILE_128)
-    assert plan.operands == ("b", "a", "out")
-    assert decoded(plan)[3:12] == (1, 300, 50, 0, 1, 1, 50, 0, 1)
-    assert dict(plan.kernel.constants)["out_vector"] == 4
+    stage = only_stage(simt.plan(Problem.of(meta(300, 50), meta(50)), H200, TILE_128))
+    assert operands(stage) == ("b", "a", "out")
+    assert decoded(stage)[3:12] == (1, 300, 50, 0, 1, 1, 50, 0, 1)
+    assert dict(stage.kernel.constants)["out_vector"] == 4
 
 
 def test_an_out_stored_by_rows_or_with_gaps_does_not_exchange_the_operands() -> None:
     for out in (meta(300, 200), meta(300, 400)[:, ::2]):
-        assert simt.plan(Problem.of(meta(300, 50), meta(50, 200), out=out), H200, TILE_128).operands[0] == "a"
-    assert simt.plan(Problem.of(meta(1, 50), meta(50, 200)), H200, TILE_128).operands == ("a", "b", "out")
+        plan = simt.plan(Problem.of(meta(300, 50), meta(50, 200), out=out), H200, TILE_128)
+        assert operands(only_stage(plan)) == ("a", "b", "out")
+    plan = simt.plan(Problem.of(meta(1, 50), meta(50, 200)), H200, TILE_128)
+    assert operands(only_stage(plan)) == ("a", "b", "out")

@@ -24,23 +24,25 @@ class Error:
 
 
 def error(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Error:
-    """The error of `product` as the matrix product of a and b, which are 2-D. NaN if any element is NaN.
+    """The error of `product` as the matrix product of a and b, which are 2-D or batches of one shape. NaN if any
+    element is NaN.
 
     >>> a = torch.rand(5, 7); error(a.double() @ a.double().T, a, a.T)
     Error(comp=0.0, norm=0.0)
     """
-    exact_b = b.double()
     comp = torch.zeros((), dtype=torch.float64, device=a.device)
     wrong, size = comp.clone(), comp.clone()
-    for first in range(0, a.shape[0], _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        exact_a = a[rows].double()
-        exact = exact_a @ exact_b
-        difference = (product[rows].double() - exact).abs_()
-        size += exact.square().sum()
-        wrong += difference.square().sum()
-        scale = exact_a.abs() @ exact_b.abs()
-        relative = torch.where(difference == 0, 0.0, difference / scale)
-        comp = torch.maximum(comp, relative.max())
+    for one_product, one_a, one_b in zip(*(x if x.dim() == 3 else x[None] for x in (product, a, b)), strict=True):
+        exact_b = one_b.double()
+        for first in range(0, one_a.shape[0], _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            exact_a = one_a[rows].double()
+            exact = exact_a @ exact_b
+            difference = (one_product[rows].double() - exact).abs_()
+            size += exact.square().sum()
+            wrong += difference.square().sum()
+            scale = exact_a.abs() @ exact_b.abs()
+            relative = torch.where(difference == 0, 0.0, difference / scale)
+            comp = torch.maximum(comp, relative.max())
     norm = torch.where(wrong == 0, 0.0, (wrong / size).sqrt())
     return Error(comp=comp.item(), norm=norm.item())

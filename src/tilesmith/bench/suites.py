@@ -18,6 +18,7 @@ class Product:
     why: str
     a_layout: str = "rows"  # or "transposed": stored as (K, M)
     b_layout: str = "rows"  # or "transposed": stored as (N, K)
+    batch: int = 0  # matrices on either side; 0 for plain ones
     dtype: str = "float32"
 
     def operands(self, device: torch.device | str, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,9 +27,9 @@ class Product:
         dtype: torch.dtype = getattr(torch, self.dtype)
 
         def matrix(rows: int, columns: int, layout: str) -> torch.Tensor:
-            shape = (columns, rows) if layout == "transposed" else (rows, columns)
-            stored = random_tensor(shape, dtype, device, generator)
-            return stored.T if layout == "transposed" else stored
+            sizes = (columns, rows) if layout == "transposed" else (rows, columns)
+            stored = random_tensor((self.batch, *sizes) if self.batch else sizes, dtype, device, generator)
+            return stored.mT if layout == "transposed" else stored
 
         return matrix(self.m, self.k, self.a_layout), matrix(self.k, self.n, self.b_layout)
 
@@ -45,7 +46,8 @@ class Product:
 
     def __str__(self) -> str:
         transposed = [f"{x} transposed" for x in "ab" if getattr(self, f"{x}_layout") == "transposed"]
-        return " ".join([f"{self.m}x{self.k}x{self.n}", *transposed])
+        sizes = f"{self.m}x{self.k}x{self.n}"
+        return " ".join([f"{self.batch}x({sizes})" if self.batch else sizes, *transposed])
 
 
 def load(name: str) -> tuple[Product, ...]:

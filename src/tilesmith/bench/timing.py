@@ -24,7 +24,8 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Times each competitor once a round, in a random order, with L2 flushed before each."""
     device = torch.cuda.current_device()
-    flush = torch.empty(4 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.uint8, device="cuda")
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    flush = torch.zeros(4 * l2_bytes // 4, dtype=torch.int32, device="cuda")
     order = list(competitors)
     shuffle = random.Random(seed).shuffle
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in order}
@@ -35,10 +36,38 @@ def interleaved(
         shuffle(order)
         for name in order:
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            flush.zero_()
+            flush.sum()  # reads: lines that it wrote would have to leave L2 during the measurement
             start.record()
             competitors[name]()
             end.record()
             events[name].append((start, end))
         torch.cuda.synchronize()
     return {name: Timing(tuple(start.elapsed_time(end) for start, end in pairs)) for name, pairs in events.items()}
+
+
+def graphed(
+    competitors: Mapping[str, Callable[[], object]], *, calls: int = 40, rounds: int = 20, seed: int = 0
+) -> dict[str, Timing]:
+    """Times each competitor as one of `calls` in a CUDA graph, on a warm L2: what a launch costs without the host."""
+    graphs: dict[str, torch.cuda.CUDAGraph] = {}
+    for name, competitor in competitors.items():
+        competitor()
+        torch.cuda.synchronize()
+        graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graphs[name]):
+            for _ in range(calls):
+                competitor()
+    order = list(competitors)
+    shuffle = random.Random(seed).shuffle
+    samples: dict[str, list[float]] = {name: [] for name in order}
+    for round_ in range(rounds + 1):
+        shuffle(order)
+        for name in order:
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            graphs[name].replay()
+            end.record()
+            torch.cuda.synchronize()
+            if round_ > 0:
+                samples[name].append(start.elapsed_time(end) / calls)
+    return {name: Timing(tuple(times)) for name, times in samples.items()}

@@ -231,14 +231,14 @@ def preview(products: Iterable[Product]) -> Preview:
 
 def _compile(product: Product, gpu: device.Device) -> Compiled:
     plan = choose(Problem.of(*product.operands("meta")), gpu)
-    used = compiler.resources(source.render(plan.kernel), gpu.arch)
+    used = compiler.resources(source.render(plan.product.kernel), gpu.arch)
     return Compiled(
         product=product.name,
         sizes=(product.m, product.k, product.n),
         plan=plan.name,
-        grid=plan.grid,
-        threads=plan.threads,
-        shared_bytes=plan.kernel.shared_bytes,
+        grid=plan.product.grid,
+        threads=plan.product.threads,
+        shared_bytes=plan.product.kernel.shared_bytes,
         registers=used.registers,
         spill_bytes=used.spill_store_bytes + used.spill_load_bytes,
         estimated_ms=plan.cycles / _CLOCK_HZ * 1e3,

@@ -1,8 +1,8 @@
-// The element types: how each is stored, what it is multiplied and summed in, and the
-// vectors that move several of them in one access.
+// The element types: how each is stored, and what it is multiplied and summed in.
 #pragma once
 
 #include "ptx/convert.cuh"
+#include "vector.cuh"
 
 namespace tilesmith {
 
@@ -12,12 +12,6 @@ struct float16 {
 };
 struct bfloat16 {
   unsigned short bits;
-};
-
-// `count` elements side by side, moved by one access of up to 16 bytes.
-template <typename T, int count>
-struct alignas(sizeof(T) * count < 16 ? sizeof(T) * count : 16) Vector {
-  T element[count];
 };
 
 // Widening to the type of the arithmetic. Integers are summed as unsigned numbers, which

@@ -7,7 +7,10 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
+import torch
+
 from tilesmith.errors import DriverError, UnavailableError
+from tilesmith.plan import Buffer, Stage, TensorMap
 
 _INSTALL: Final = (
     "Tilesmith needs the CUDA driver and its Python bindings ({reason}). Install an NVIDIA driver for CUDA 13, and: "
@@ -29,25 +32,54 @@ class Launch:
     The buffer is this object's own, so one thread uses it at a time.
     """
 
-    __slots__ = ("_arguments", "_config", "_driver", "_function", "_pointers", "_pointers_address")
+    __slots__ = (
+        "_addresses",
+        "_arguments",
+        "_arguments_address",
+        "_attributes",
+        "_config",
+        "_driver",
+        "_function",
+        "_pointers",
+        "_pointers_address",
+        "_tensor_maps",
+    )
 
-    def __init__(
-        self, function: Function, grid: tuple[int, int, int], threads: int, shared_bytes: int, arguments: bytes
-    ) -> None:
+    def __init__(self, function: Function, stage: Stage) -> None:
         self._driver = driver = _driver()
         self._function = function
-        self._arguments = ctypes.create_string_buffer(arguments, len(arguments))
-        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._arguments))
+        self._arguments = ctypes.create_string_buffer(stage.arguments, len(stage.arguments))
+        self._arguments_address = ctypes.addressof(self._arguments)
+        self._pointers = (ctypes.c_void_p * 1)(self._arguments_address)
         self._pointers_address = ctypes.addressof(self._pointers)
+        self._addresses = tuple((each.position, BUFFERS.index(each.buffer), each.offset) for each in stage.addresses)
+        self._tensor_maps = tuple(_TensorMapSlot(each, self._arguments_address) for each in stage.tensor_maps)
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes = shared_bytes
+        config.gridDimX, config.gridDimY, config.gridDimZ = stage.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = stage.threads, 1, 1
+        config.sharedMemBytes = stage.kernel.shared_bytes
+        self._attributes = []
+        if stage.cluster > 1:
+            cluster = driver.CUlaunchAttribute()
+            cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = stage.cluster, 1, 1
+            self._attributes.append(cluster)
+        if stage.awaits_predecessor:
+            early = driver.CUlaunchAttribute()
+            early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            self._attributes.append(early)
+        config.attrs = self._attributes
+        config.numAttrs = len(self._attributes)
         self._config = config
 
-    def __call__(self, stream: int, device_index: int, *addresses: int) -> None:
-        """Launches on a stream of the GPU, with the addresses of the plan's operands."""
-        _pack_addresses(self._arguments, 0, *addresses)
+    def __call__(self, stream: int, device_index: int, buffers: tuple[int, int, int, int]) -> None:
+        """Launches on a stream of the GPU, with the addresses of BUFFERS."""
+        for position, buffer, offset in self._addresses:
+            _pack_address(self._arguments, position, buffers[buffer] + offset)
+        for slot in self._tensor_maps:
+            if slot.address != buffers[slot.buffer]:
+                slot.point_to(buffers[slot.buffer])
         self._config.hStream = stream
         status = self._launch()
         if status != 0:
@@ -62,7 +94,68 @@ class Launch:
         return self._driver.cuLaunchKernelEx(self._config, self._function.handle, self._pointers_address, 0)[0]
 
 
-_pack_addresses = struct.Struct("<3q").pack_into
+BUFFERS: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace")
+
+_pack_address = struct.Struct("<q").pack_into
+
+_TENSOR_MAP_BYTES: Final = 128
+_MOST_ENCODED: Final = 256  # of a slot: a program's tensors come back to the same addresses
+
+
+class _TensorMapSlot:
+    """The place of a tensor map in a launch's arguments. Encoding takes microseconds, so it is done once an address."""
+
+    __slots__ = ("_encoded", "_tensor_map", "_where", "address", "buffer")
+
+    def __init__(self, tensor_map: TensorMap, arguments_address: int) -> None:
+        self._tensor_map = tensor_map
+        self._where = arguments_address + tensor_map.position
+        self._encoded: dict[int, bytes] = {}
+        self.buffer = BUFFERS.index(tensor_map.buffer)
+        self.address = -1  # what the map in the arguments points to
+
+    def point_to(self, address: int) -> None:
+        encoded = self._encoded.get(address)
+        if encoded is None:
+            if len(self._encoded) >= _MOST_ENCODED:
+                self._encoded.clear()
+            encoded = self._encoded[address] = _encode(self._tensor_map, address)
+        ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
+        self.address = address
+
+
+def _encode(tensor_map: TensorMap, address: int) -> bytes:
+    """The map of a tensor whose buffer is at `address`, as the copy engine reads it."""
+    driver = _driver()
+    rank = len(tensor_map.sizes)
+    dtypes = {
+        torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        torch.float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    }
+    swizzles = {
+        16: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+    }
+    encoded = _check(
+        driver,
+        *driver.cuTensorMapEncodeTiled(
+            dtypes[tensor_map.dtype],
+            rank,
+            address + tensor_map.offset,
+            [driver.cuuint64_t(size) for size in tensor_map.sizes],
+            [driver.cuuint64_t(stride) for stride in tensor_map.strides],
+            [driver.cuuint32_t(size) for size in tensor_map.box],
+            [driver.cuuint32_t(1)] * rank,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzles[tensor_map.line_bytes],
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        ),
+    )
+    return ctypes.string_at(encoded.getPtr(), _TENSOR_MAP_BYTES)
 
 
 def load(cubin: bytes, entry: str, shared_bytes: int, device_index: int) -> Function:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tilesmith.kernels import simt
+from tilesmith.kernels import simt, sm90
 from tilesmith.kernels.family import Family
 
-FAMILIES: Final[tuple[Family, ...]] = (simt.FAMILY,)
+FAMILIES: Final[tuple[Family, ...]] = (sm90.FAMILY, simt.FAMILY)

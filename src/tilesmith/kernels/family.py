@@ -9,10 +9,19 @@ from tilesmith.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan that could be made, and what it would cost."""
+
+    name: str
+    cycles: float  # expected clocks of the device
+    plan: Callable[[], Plan]
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """A family of kernels: one legality predicate, and the plans it offers for a legal problem."""
 
     name: str
     rejects: Callable[[Problem, Device], str | None]  # why it cannot do this problem; None if it can
-    candidates: Callable[[Problem, Device], Iterable[Plan]]
+    candidates: Callable[[Problem, Device], Iterable[Candidate]]
     exclusions: Callable[[Problem, Device], Iterable[Rejection]]  # configurations that are no candidates, and why

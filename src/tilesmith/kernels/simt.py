@@ -8,13 +8,15 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 
 from tilesmith.device import Device
-from tilesmith.kernels.family import Family
-from tilesmith.plan import Constant, Kernel, Plan, Rejection
+from tilesmith.kernels import sm90
+from tilesmith.kernels.family import Candidate, Family
+from tilesmith.plan import Address, Buffer, Constant, Kernel, Plan, Rejection, Stage
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # torch's type -> the type in memory, the type of the arithmetic, and the bytes of the latter.
@@ -88,15 +90,19 @@ _STORE_OVERHEAD: Final = 50.0
 
 
 def rejects(problem: Problem, device: Device) -> str | None:
-    """Why this family cannot do the problem: it can do all of them."""
+    """Why this family should not do the problem: it could do all of them."""
+    if sm90.rejects(problem, device) is None:
+        # Not by cost: a row's result shall not depend on how many others there are.
+        return "the tensor cores multiply these types faster"
     return None
 
 
-def candidates(problem: Problem, device: Device) -> Iterator[Plan]:
+def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the operands."""
     for tile in _tiles(problem):
         if _unsuited(tile, problem) is None:
-            yield plan(problem, device, tile)
+            cycles = _cycles(_oriented(problem), device, tile)
+            yield Candidate(f"simt {tile}", cycles, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -123,10 +129,8 @@ def _unsuited(tile: Tile, problem: Problem) -> str | None:
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     """The plan that uses this tile."""
-    # Stores are vectors along a row of the output: make its rows the contiguous direction.
-    swap = problem.out.row_stride == 1 and problem.out.column_stride != 1
-    p = problem.transposed if swap else problem
-
+    p = _oriented(problem)
+    order: tuple[Buffer, ...] = ("a", "b", "out") if p is problem else ("b", "a", "out")
     element, accumulator, accumulator_bytes = _CUDA_TYPES[p.a.dtype]
     a_lines, b_lines = _Lines.of(p.a, tile.m, tile), _Lines.of(p.b.transposed, tile.n, tile)
     shared_bytes = 2 * tile.k * (a_lines.pitch + b_lines.pitch) * accumulator_bytes
@@ -160,17 +164,27 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         problem=problem,
         device=device,
         name=f"simt {tile}",
-        kernel=Kernel("simt", "kernels/simt.cu", tuple(constants.items()), shared_bytes),
-        grid=(
-            math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n),
-            min(batches, _MAX_GRID_YZ),
-            math.ceil(batches / _MAX_GRID_YZ),
+        stages=(
+            Stage(
+                kernel=Kernel("simt", "kernels/simt.cu", tuple(constants.items()), shared_bytes),
+                grid=(
+                    math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n),
+                    min(batches, _MAX_GRID_YZ),
+                    math.ceil(batches / _MAX_GRID_YZ),
+                ),
+                threads=tile.threads,
+                arguments=arguments,
+                addresses=tuple(Address(8 * i, buffer) for i, buffer in enumerate(order)),
+            ),
         ),
-        threads=tile.threads,
-        arguments=arguments,
-        operands=("b", "a", "out") if swap else ("a", "b", "out"),
-        cycles=_cycles(p, device, tile, (a_lines.vector == 1) + (b_lines.vector == 1)),
+        cycles=_cycles(p, device, tile),
     )
+
+
+def _oriented(problem: Problem) -> Problem:
+    """Stores are vectors along a row of the output: its rows shall be the contiguous direction."""
+    swap = problem.out.row_stride == 1 and problem.out.column_stride != 1
+    return problem.transposed if swap else problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +241,10 @@ def _arguments(problem: Problem, tile: Tile) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
-def _cycles(problem: Problem, device: Device, tile: Tile, scalar_operands: int) -> float:
+def _cycles(problem: Problem, device: Device, tile: Tile) -> float:
     """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
+    lines = _Lines.of(problem.a, tile.m, tile), _Lines.of(problem.b.transposed, tile.n, tile)
+    scalar_operands = sum(each.vector == 1 for each in lines)
     blocks = max(math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches, 1)
     depth = math.ceil(problem.k / tile.k) * tile.k
     work = tile.m * tile.n * depth / device.multiply_adds_per_clock

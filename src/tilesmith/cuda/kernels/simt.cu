@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   }
 
   const Index m = p.m, n = p.n, k = p.k;
-  TileCoordinate tile = banded_tile<plan::band>(blockIdx.x, p.tiles_m, p.tiles_n);
+  TileCoordinate tile = banded_tile(blockIdx.x, p.tiles_m, p.tiles_n, plan::band);
   const Index first_m = static_cast<Index>(tile.m) * plan::tile_m;
   const Index first_n = static_cast<Index>(tile.n) * plan::tile_n;
 

@@ -34,4 +34,19 @@ __device__ __forceinline__ unsigned short float_to_bfloat16(float value) {
 #endif
 }
 
+#if __CUDA_ARCH__ >= 800
+// Two at once, the first one in the low half.
+__device__ __forceinline__ unsigned float_to_half_pair(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+__device__ __forceinline__ unsigned float_to_bfloat16_pair(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+#endif
+
 }  // namespace tilesmith::ptx

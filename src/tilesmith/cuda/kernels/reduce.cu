@@ -1,0 +1,81 @@
+// Adds the partial products of a split K, in a fixed order, and stores the sums with any strides.
+//
+// A block adds 32 vectors of four neighbours in a line; its warps take turns over the splits,
+// and the first warp adds what the warps have found, in their order.
+
+#include "batch.cuh"
+#include "element.cuh"
+#include "ptx/grid.cuh"
+
+namespace tilesmith {
+
+using plan::Output;
+
+constexpr int warps = plan::threads / 32;
+constexpr int vector = 4;
+using Sums = Vector<float, vector>;
+
+struct Parameters {
+  const float* partial;  // [split][batch][line][pitch]
+  Output* out;
+  long long line_stride, element_stride;  // of the output
+  long long batch_stride[most_batch_dimensions];
+  long long pitch;
+  long long vectors;  // of one split
+  long long lines;    // of one matrix
+  int length;
+  int splits;
+  BatchIndex batch_size;
+};
+static_assert(sizeof(Parameters) == plan::parameter_bytes);
+
+extern "C" __global__ void __launch_bounds__(plan::threads) reduce(const __grid_constant__ Parameters p) {
+  __shared__ Sums found[warps][32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const long long at = static_cast<long long>(blockIdx.x) * 32 + lane;
+  ptx::grid_dependency_wait();
+
+  Sums sum = {};
+  if (at < p.vectors) {
+    const Sums* partial = reinterpret_cast<const Sums*>(p.partial) + at;
+#pragma unroll 8
+    for (int split = warp; split < p.splits; split += warps) {
+      const Sums next = partial[split * p.vectors];
+#pragma unroll
+      for (int e = 0; e < vector; ++e) sum.element[e] += next.element[e];
+    }
+  }
+  found[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || at >= p.vectors)
+    return;
+#pragma unroll
+  for (int w = 1; w < warps; ++w)
+#pragma unroll
+    for (int e = 0; e < vector; ++e) sum.element[e] += found[w][lane].element[e];
+
+  const long long per_line = p.pitch / vector;
+  const long long line = at / per_line;
+  const int first = static_cast<int>(at % per_line) * vector;
+  Output* out = p.out + line % p.lines * p.line_stride;
+  long long batch = line / p.lines;
+#pragma unroll
+  for (int d = 0; d < most_batch_dimensions; ++d) {
+    out += batch % p.batch_size.at[d] * p.batch_stride[d];
+    batch /= p.batch_size.at[d];
+  }
+  if constexpr (plan::out_vector == vector) {
+    Vector<Output, vector> stored;
+#pragma unroll
+    for (int e = 0; e < vector; ++e) stored.element[e] = narrow<Output>(sum.element[e]);
+    if (first < p.length)
+      *reinterpret_cast<Vector<Output, vector>*>(out + first) = stored;
+  } else {
+#pragma unroll
+    for (int e = 0; e < vector; ++e)
+      if (first + e < p.length)
+        out[(first + e) * p.element_stride] = narrow<Output>(sum.element[e]);
+  }
+}
+
+}  // namespace tilesmith

@@ -1,0 +1,14 @@
+// How a grid follows the one before it in the stream. One instruction, one function.
+#pragma once
+
+namespace tilesmith::ptx {
+
+// Waits until the grids that this one depends on are done and their results can be seen.
+__device__ __forceinline__ void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Lets the next grid start before this one is done, up to its own wait.
+__device__ __forceinline__ void grid_launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+}  // namespace tilesmith::ptx

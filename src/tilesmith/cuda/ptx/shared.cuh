@@ -1,0 +1,34 @@
+// The block's shared memory by address, as instructions take it. One instruction, one function.
+#pragma once
+
+#include "vector.cuh"
+
+namespace tilesmith::ptx {
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void shared_store(unsigned address, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+__device__ __forceinline__ void shared_store(unsigned address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ unsigned shared_load(unsigned address) {
+  unsigned value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ Vector<unsigned, 4> shared_load_vector(unsigned address) {
+  Vector<unsigned, 4> value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.element[0]), "=r"(value.element[1]), "=r"(value.element[2]), "=r"(value.element[3])
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+}  // namespace tilesmith::ptx

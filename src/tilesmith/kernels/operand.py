@@ -1,0 +1,164 @@
+"""16-bit operands as the copy engine reads them: where they are, or realigned in the workspace."""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tilesmith.device import Device
+from tilesmith.plan import Address, Buffer, Kernel, Stage, TensorMap
+from tilesmith.problem import ALIGNMENT, Matrix
+
+MOST_BATCH_DIMENSIONS: Final = 3  # most_batch_dimensions in batch.cuh: a tensor map has five dimensions
+TILE_K: Final = 64  # tile_k in tile.cuh
+_MOST_STRIDE_BYTES: Final = 2**40
+_WORKSPACE_ALIGNMENT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A batch of matrices made of contiguous lines, which run along K or along M (N for B)."""
+
+    matrix: Matrix  # as it was given, its columns along K
+    mn_major: bool
+    buffer: Buffer
+    offset: int  # bytes into the buffer
+    line_stride: int  # elements
+    batch_strides: tuple[int, ...]  # elements; 0 where all matrices of the batch are one
+
+    @property
+    def is_copy(self) -> bool:
+        return self.buffer == "workspace"
+
+    @property
+    def length(self) -> int:
+        return self.matrix.rows if self.mn_major else self.matrix.columns
+
+    @property
+    def lines(self) -> int:
+        return self.matrix.columns if self.mn_major else self.matrix.rows
+
+    @property
+    def straddles(self) -> bool:
+        """Lines of a tile are parts of two lines of L2."""
+        return self.lines > 1 and self.line_stride % TILE_K != 0
+
+    def panel(self, extent: int) -> int:
+        """The length of a line in shared memory: OperandTile::panel in tile.cuh, and its static_assert."""
+        if not self.mn_major:
+            return TILE_K
+        return next((width for width in (64, 32, 16) if extent % width == 0), 0)
+
+    def tile_lines(self, extent: int) -> int:
+        """The lines of a panel of a tile."""
+        return TILE_K if self.mn_major else extent
+
+    def bytes(self, batch: Sequence[int]) -> int:
+        """The elements of all different matrices, in bytes."""
+        matrices = math.prod(n for n, s in zip(batch, self.batch_strides, strict=True) if s)
+        return self.length * self.lines * matrices * self.matrix.dtype.itemsize
+
+    def tensor_map(self, position: int, extent: int, sharers: int, batch: Sequence[int]) -> TensorMap:
+        """For tiles of `extent` rows that `sharers` blocks load together."""
+        size = self.matrix.dtype.itemsize
+        panel = self.panel(extent)
+        # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
+        strides = (
+            self.line_stride or round_up(self.length, ALIGNMENT // size),
+            *(s or ALIGNMENT for s in self.batch_strides),
+        )
+        return TensorMap(
+            position=position,
+            buffer=self.buffer,
+            offset=self.offset,
+            dtype=self.matrix.dtype,
+            sizes=(self.length, self.lines, *(n if s else 1 for n, s in zip(batch, self.batch_strides, strict=True))),
+            strides=tuple(stride * size for stride in strides),
+            box=(panel, self.tile_lines(extent) // sharers, *(1 for _ in batch)),
+            line_bytes=panel * size,
+        )
+
+
+def direct(matrix: Matrix, buffer: Buffer) -> Operand | None:
+    """The operand as it lies, if the copy engine can read it there."""
+    return _direct(matrix, buffer, mn_major=False) or _direct(matrix, buffer, mn_major=True)
+
+
+def _direct(matrix: Matrix, buffer: Buffer, *, mn_major: bool) -> Operand | None:
+    lines = matrix.transposed if mn_major else matrix
+    granule = ALIGNMENT // matrix.dtype.itemsize
+    strides = (*(() if lines.rows == 1 else (lines.row_stride,)), *matrix.batch_strides)
+    if (
+        (lines.columns > 1 and lines.column_stride != 1)
+        or any(stride % granule for stride in strides)
+        or max(strides, default=0) * matrix.dtype.itemsize >= _MOST_STRIDE_BYTES
+        or matrix.alignment < ALIGNMENT
+    ):
+        return None
+    return Operand(matrix, mn_major, buffer, 0, lines.row_stride, matrix.batch_strides)
+
+
+def realigned(matrix: Matrix, batch: Sequence[int], offset: int) -> tuple[Operand, int]:
+    """The operand as the realign kernel copies it to the workspace, and the end of the copy there."""
+    mn_major = matrix.row_stride == 1 or (matrix.column_stride != 1 and 0 < matrix.row_stride < matrix.column_stride)
+    length, lines = (matrix.rows, matrix.columns) if mn_major else (matrix.columns, matrix.rows)
+    pitch = round_up(length, ALIGNMENT // matrix.dtype.itemsize if length < 4 * TILE_K else TILE_K)
+    strides, step = [], lines * pitch
+    for size, stride in zip(batch, matrix.batch_strides, strict=True):
+        strides.append(step if stride else 0)
+        step *= size if stride else 1
+    end = round_up(offset + step * matrix.dtype.itemsize, _WORKSPACE_ALIGNMENT)
+    return Operand(matrix, mn_major, "workspace", offset, pitch, tuple(strides)), end
+
+
+# Of kernels/realign.cu.
+_REALIGN_THREADS: Final = 256
+_VECTOR: Final = 8
+_SEGMENT: Final = 128 * _VECTOR  # elements that a warp copies at once
+
+
+def realign_stage(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int], device: Device) -> Stage:
+    """The launch that makes the copies, each from a buffer."""
+    arguments, addresses, tasks = b"", [], 0
+    for copy, source in copies:
+        position = len(arguments)
+        matrix = copy.matrix
+        segments = math.ceil(copy.length / _SEGMENT)
+        moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
+        moving += [(1, 0)] * (MOST_BATCH_DIMENSIONS - len(moving))
+        own_tasks = copy.lines * segments * math.prod(n for n, _ in moving)
+        line_stride, element_stride = (
+            (matrix.column_stride, matrix.row_stride) if copy.mn_major else (matrix.row_stride, matrix.column_stride)
+        )
+        addresses += [Address(position, source), Address(position + 8, "workspace", copy.offset)]
+        arguments += struct.pack(
+            "<8q7I4x",
+            *(0, 0),  # addresses
+            *(line_stride, 1 if copy.length == 1 else element_stride),
+            *(stride for _, stride in moving),
+            copy.line_stride,
+            *(copy.lines, own_tasks, copy.length, segments),
+            *(size for size, _ in moving),
+        )
+        tasks += own_tasks
+    constants = {
+        "copies": len(copies),
+        "batch_rank": len(batch),
+        "threads": _REALIGN_THREADS,
+        "parameter_bytes": len(arguments),
+    }
+    warps = _REALIGN_THREADS // 32
+    blocks = min(math.ceil(tasks / warps), device.sm_count * device.threads_per_sm // _REALIGN_THREADS)
+    return Stage(
+        kernel=Kernel("realign", "kernels/realign.cu", tuple(constants.items()), 0),
+        grid=(blocks, 1, 1),
+        threads=_REALIGN_THREADS,
+        arguments=arguments,
+        addresses=tuple(addresses),
+        awaits_predecessor=True,
+    )
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
