@@ -130,14 +130,14 @@ def _splits(tiles: int, k_steps: int, device: Device) -> Iterator[int]:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every configuration that suits the product."""
     for c, layout in _laid_out(problem, device):
-        if _unsuited(layout, device, c) is None:
+        if _unsuited(layout, device, c) is None and _wasteful(layout, c) is None:
             yield Candidate(f"sm90 {c}", _cycles(layout, device, c), partial(plan, problem, device, c))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The configurations that do not suit it, each with its reason."""
     for c, layout in _laid_out(problem, device):
-        if reason := _unsuited(layout, device, c):
+        if reason := _unsuited(layout, device, c) or _wasteful(layout, c):
             yield Rejection(f"sm90 {c}", reason)
 
 
@@ -147,10 +147,7 @@ def _laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration,
         key = (c.swap, c.splits)
         if key not in layouts:
             layouts[key] = _Layout.of(problem, *key)
-        layout = layouts[key]
-        if c.tile_n >= 2 * layout.problem.n and c.tile_n > _LEAST_TILE[1] and layout.b.panel(_LEAST_TILE[1]):
-            continue  # the least tile will do
-        yield c, layout
+        yield c, layouts[key]
 
 
 def unsuited(problem: Problem, device: Device, configuration: Configuration) -> str | None:
@@ -168,6 +165,14 @@ def _unsuited(layout: "_Layout", device: Device, c: Configuration) -> str | None
         return f"a tile of {c.tile_n} columns cannot be shared by {c.cluster} blocks"
     if _shared(layout, device, c)[0] < _LEAST_STAGES:
         return f"{_LEAST_STAGES} stages do not fit in {device.shared_bytes_per_block} bytes of shared memory"
+    return None
+
+
+def _wasteful(layout: "_Layout", c: Configuration) -> str | None:
+    """Why a configuration that would do is not worth comparing."""
+    least = _LEAST_TILE[1]
+    if c.tile_n > least and c.tile_n >= 2 * layout.problem.n and layout.b.panel(least):
+        return f"half of its columns would be empty, and {least} are enough"
     return None
 
 

@@ -1,0 +1,316 @@
+"""What ptxas makes of the kernels of the `sm90` family: nothing spills, no product waits for another, and the machine
+code has the instructions that the plan asks for."""
+
+import importlib.metadata
+import itertools
+import random
+import re
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tilesmith import CompilationError
+from tilesmith.device import KNOWN_GPUS
+from tilesmith.jit import compiler, source
+from tilesmith.kernels import sm90
+from tilesmith.kernels.result import Store
+from tilesmith.plan import Kernel, Plan, Stage, Wgmma
+from tilesmith.problem import Problem
+
+H200 = KNOWN_GPUS["h200"]
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+# How the result is stored: along rows or columns, by the copy engine or ("odd") by the threads, in one step along K
+# ("short"), or as partial products.
+OUTS = ["rows", "columns", "odd rows", "odd columns", "short rows", "short columns", "split"]
+# Batch dimensions of a and b, by the rank of the batch.
+BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ()), ((3,), (3,)), ((3, 1), (4,)), ((3, 1), (2, 1, 4))]
+
+
+def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def laid_out(*shape: int, columns: bool, dtype: torch.dtype) -> torch.Tensor:
+    return meta(*shape[:-2], shape[-1], shape[-2], dtype=dtype).mT if columns else meta(*shape, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel that some product needs."""
+
+    tile: tuple[int, int]
+    out: str
+    wide: bool  # a float32 result
+    layout: str
+    dtype: torch.dtype
+    cluster: int
+    rank: int
+    many: bool  # more tiles than blocks
+
+    def __str__(self) -> str:
+        return "{}x{} {}{}".format(*self.tile, self.out, " float32" * self.wide)
+
+    @property
+    def plan(self) -> Plan:
+        m, n = (4096, 2048) if self.many else (40, 16)
+        k = 64 if self.out.startswith("short") else 256
+        a_batch, b_batch = BATCHES[self.rank]
+        a = laid_out(*a_batch, m, k, columns=self.layout[0] == "t", dtype=self.dtype)
+        b = laid_out(*b_batch, k, n, columns=self.layout[1] == "t", dtype=self.dtype)
+        batch = torch.broadcast_shapes(a_batch, b_batch)
+        along_m = self.out.endswith("columns")
+        gap = 3 if self.out.startswith("odd") else 0
+        shape = (m + gap, n) if along_m else (m, n + gap)
+        out_dtype = torch.float32 if self.wide else self.dtype
+        out = laid_out(*batch, *shape, columns=along_m, dtype=out_dtype)[..., :m, :n]
+        problem = Problem.of(a, b, out=out, out_dtype=out_dtype)
+        c = sm90.Configuration(*self.tile, cluster=self.cluster, splits=2 if self.out == "split" else 1)
+        assert sm90.unsuited(problem, H200, c) is None
+        return sm90.plan(problem, H200, c)
+
+
+# How the kernels of a tile store. Partial products are float32 anyway.
+STORES = [(out, wide) for out in OUTS for wide in (False, True) if not (out == "split" and wide)]
+# The tiles that need the most registers.
+LARGE = [(128, 256), (128, 224), (128, 192), (64, 256)]
+
+
+def cases() -> list[Case]:
+    """Every tile with every way to store, or every other one where registers abound; all else is drawn."""
+    draw = random.Random(90)
+    found = []
+    for (i, tile), (j, (out, wide)) in itertools.product(enumerate(sm90.TILES), enumerate(STORES)):
+        if tile in LARGE or (i + j) % 2 == 0:
+            layout = draw.choice(LAYOUTS if tile[1] > 8 else ["nt", "tt"])
+            dtype = draw.choice([torch.bfloat16, torch.float16])
+            cluster = draw.choice([1, 2] if tile[1] > 8 else [1])
+            found.append(Case(tile, out, wide, layout, dtype, cluster, draw.randrange(4), draw.random() < 0.5))
+    return found
+
+
+CASES = cases()
+
+
+def constants(kernel: Kernel) -> dict[str, Any]:
+    return dict(kernel.constants)
+
+
+@cache
+def built(kernel: Kernel) -> tuple[bytes, str]:
+    return compiler._compile(source.render(kernel), "sm_90a", "--ptxas-options=-v")
+
+
+def complaints(log: str) -> list[str]:
+    """What ptxas says beyond the resources that it was asked for."""
+    expected = (
+        r"ptxas info    : (\d+ bytes gmem.*|Compiling entry function .*|Function properties for .*|Used .*|Comp.*)"
+    )
+    return [
+        line
+        for line in log.splitlines()
+        if line.strip()
+        and not re.fullmatch(expected, line)
+        and not re.fullmatch(r"ptxas  +\. +\d+ bytes stack frame, \d+ bytes spill stores, \d+ bytes spill loads", line)
+    ]
+
+
+def assert_nothing_spills(stage: Stage) -> None:
+    _, log = built(stage.kernel)
+    assert complaints(log) == []
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    used = re.search(r"Used (\d+) registers", log)
+    assert used is not None
+    assert int(used[1]) * stage.threads <= H200.registers_per_sm
+    if stage.kernel.entry == "sm90":
+        c = constants(stage.kernel)
+        # The producer gives registers back, the consumers take them.
+        assert c["producer_registers"] <= int(used[1]) <= c["consumer_registers"]
+
+
+def instructions(kernel: Kernel, folder: Path) -> Counter[str]:
+    """How often each instruction is in the machine code."""
+    cubin = folder / "kernel.cubin"
+    cubin.write_bytes(built(kernel)[0])
+    nvdisasm = importlib.metadata.distribution("nvidia-cuda-nvdisasm").locate_file("nvidia/cu13/bin/nvdisasm")
+    text = subprocess.run([str(nvdisasm), "-ndf", "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE)
+    assert "EXIT" in found
+    return Counter(found)
+
+
+def total(found: Counter[str], pattern: str) -> int:
+    return sum(n for name, n in found.items() if re.fullmatch(pattern, name))
+
+
+def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
+    def seen(*names: str) -> set[tuple[object, ...]]:
+        return {tuple(getattr(case, name) for name in names) for case in CASES}
+
+    assert seen("tile") == {(tile,) for tile in sm90.TILES}
+    assert seen("out", "layout") == set(itertools.product(OUTS, LAYOUTS))
+    assert seen("out", "cluster") == set(itertools.product(OUTS, (1, 2)))
+    assert seen("out", "many") == set(itertools.product(OUTS, (False, True)))
+    assert seen("rank", "layout") == set(itertools.product(range(4), LAYOUTS))
+    assert seen("dtype", "wide") == set(itertools.product((torch.float16, torch.bfloat16), (False, True)))
+    assert seen("cluster", "rank") == set(itertools.product((1, 2), range(4)))
+    kernels = [constants(case.plan.product.kernel) for case in CASES]
+    stores = {(c["out_store"], c["out_along_m"], c["Output"] == "float") for c in kernels}
+    assert stores == {
+        *((store, along_m, wide) for store in Store for along_m in (False, True) for wide in (False, True))
+    } - {(Store.VECTORS, True, wide) for wide in (False, True)}
+    assert {c["batch_rank"] for c in kernels} == {0, 1, 2, 3}
+    assert {c["store_waits"] for c in kernels} == {False, True}
+    assert {c["out_is_partial"] for c in kernels} == {False, True}
+
+
+READ = CASES[::3]  # those whose machine code is read
+
+
+def test_the_kernels_that_are_read_have_all_tiles_and_all_ways_to_store() -> None:
+    assert {case.tile for case in READ} == set(sm90.TILES)
+    assert {(case.out, case.wide) for case in READ} == set(STORES)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in READ], ids=str)
+def test_no_kernel_spills_or_makes_products_wait(case: Case) -> None:
+    assert_nothing_spills(case.plan.product)
+
+
+@pytest.mark.parametrize("case", READ, ids=str)
+def test_the_machine_code_is_what_the_plan_asks_for(case: Case, tmp_path: Path) -> None:
+    assert_nothing_spills(case.plan.product)
+    kernel = case.plan.product.kernel
+    c, found = constants(kernel), instructions(kernel, tmp_path)
+    # The tensor cores' instruction, in the tile's width and the operands' type, four of them for a step along K.
+    products = rf"HGMMA\.64x{case.tile[1]}x16\.F32" + (r"\.BF16" if case.dtype == torch.bfloat16 else "")
+    assert total(found, products) > 0
+    assert total(found, products) == total(found, r"HGMMA.*")
+    assert total(found, products) % 4 == 0
+    # The copy engine: a box for A and one for each panel of B, or more of them for each copy of the loop.
+    loads = rf"UTMALDG\.{2 + case.rank}D"
+    assert total(found, loads) >= 1
+    assert total(found, rf"{loads}(\.MULTICAST)?") == total(found, r"UTMALDG.*")
+    assert (total(found, rf"{loads}\.MULTICAST") > 0) == (case.cluster > 1)
+    stores = rf"UTMASTG\.{2 + c['out_batch_rank']}D"
+    assert (total(found, stores) > 0) == (c["out_store"] == Store.BOXES)
+    assert total(found, stores) == total(found, r"UTMASTG.*")
+    assert (total(found, r"STG\..*") > 0) == (c["out_store"] != Store.BOXES)
+    # Registers change hands once.
+    assert total(found, r"USETMAXREG\.DEALLOC.*") == total(found, r"USETMAXREG\.TRY_ALLOC.*") == 1
+    # The grid lets its successor start, and waits for its predecessor.
+    assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
+    assert (total(found, r"UCGABAR_ARV") > 0) == (case.cluster > 1)
+    assert total(found, r"(LDL|STL)\b.*") == 0
+    assert total(found, r"LDG\..*") == 0  # operands come by the copy engine alone
+
+
+# The kernels around the product.
+
+
+def around(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> Plan:
+    problem = Problem.of(a, b, out=out, out_dtype=None if out is None else out.dtype)
+    return sm90.plan(problem, H200, sm90.Configuration(64, 64, splits=2))
+
+
+def odd(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return meta(*shape[:-1], shape[-1] + 1, dtype=dtype)[..., :-1]
+
+
+BFLOAT16, FLOAT16 = meta(128, 128, dtype=torch.bfloat16), meta(128, 128, dtype=torch.float16)
+AROUND = {
+    "one copy": around(odd(64, 128), meta(128, 64, dtype=torch.bfloat16)),
+    "two copies": around(odd(64, 128), odd(128, 64)),
+    "copies of a batch": around(odd(3, 64, 128), odd(3, 128, 64)),
+    "copies of three dimensions": around(odd(3, 1, 64, 128), odd(2, 1, 4, 128, 64)),
+    "vectors": around(FLOAT16, FLOAT16),
+    "elements": around(FLOAT16, FLOAT16, odd(128, 128, dtype=torch.float16)),
+    "float32": around(BFLOAT16, BFLOAT16, meta(128, 128, dtype=torch.float32)),
+    "float32 elements": around(BFLOAT16, BFLOAT16, meta(128, 256, dtype=torch.float32)[:, ::2]),
+}
+
+
+@pytest.mark.parametrize("plan", AROUND.values(), ids=AROUND)
+def test_copies_and_reductions_do_not_spill_and_move_vectors(plan: Plan, tmp_path: Path) -> None:
+    stages = [stage for stage in plan.stages if stage is not plan.product]
+    assert stages
+    for stage in stages:
+        assert_nothing_spills(stage)
+        found = instructions(stage.kernel, tmp_path)
+        assert total(found, r"(LDL|STL)\b.*") == 0
+        assert total(found, r"LDG\.E\.128.*") > 0
+        assert total(found, r"ACQBULK") == 1
+        c = constants(stage.kernel)
+        if stage.kernel.entry == "realign":
+            assert total(found, r"STG\.E\.128.*") > 0
+        else:
+            width = {"float": {4: "STG.E.128", 1: "STG.E"}}.get(c["Output"], {4: "STG.E.64", 1: "STG.E.U16"})
+            assert total(found, re.escape(width[c["out_vector"]])) > 0
+            assert total(found, r"STG\..*") == total(found, re.escape(width[c["out_vector"]]))
+
+
+# The tests of these tests: what they look for can be seen.
+
+
+def test_products_that_wait_for_each_other_show_in_the_log() -> None:
+    text = f"""#include "ptx/wgmma.cuh"
+    {source._wgmma(Wgmma(8, torch.bfloat16, False, False))}
+    extern "C" __global__ void f(float* x, unsigned long long a, unsigned long long b, int n) {{
+      float sum[4] = {{}};
+      for (int i = 0; i < n; ++i) {{
+        tilesmith::ptx::wgmma_fence();
+        tilesmith::ptx::wgmma(sum, a + i, b, true);
+        tilesmith::ptx::wgmma_commit();
+        sum[i & 1] += 1.0f;
+      }}
+      tilesmith::ptx::wgmma_wait<0>();
+      for (int i = 0; i < 4; ++i) x[i] = sum[i];
+    }}"""
+    _, log = compiler._compile(text, "sm_90a", "--ptxas-options=-v")
+    assert any("C75" in line and "serialized" in line for line in complaints(log))
+
+
+def test_a_warning_of_the_compiler_shows_in_the_log() -> None:
+    _, log = compiler._compile('extern "C" __global__ void f() { int unused; }', "sm_90a", "--ptxas-options=-v")
+    assert complaints(log) != []
+
+
+@pytest.mark.parametrize("name", ["shared_bytes", "parameter_bytes"])
+@pytest.mark.parametrize("difference", [-16, 16])
+def test_a_product_with_a_wrong_size_does_not_compile(name: str, difference: int) -> None:
+    kernel = CASES[0].plan.product.kernel
+    right = constants(kernel)[name]
+    text = source.render(kernel)
+    wrong = text.replace(f"{name} = {right};", f"{name} = {right + difference};")
+    assert wrong != text
+    with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
+
+
+@pytest.mark.parametrize("entry", ["realign", "reduce"])
+def test_another_kernel_with_wrong_arguments_does_not_compile(entry: str) -> None:
+    kernel = next(stage.kernel for stage in AROUND["two copies"].stages if stage.kernel.entry == entry)
+    right = constants(kernel)["parameter_bytes"]
+    text = source.render(kernel)
+    wrong = text.replace(f"parameter_bytes = {right};", f"parameter_bytes = {right + 8};")
+    assert wrong != text
+    with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("threads", 256), ("tile_n", 100), ("tile_m", 64), ("stages", 3), ("chunk", 24)]
+)
+def test_constants_that_contradict_each_other_do_not_compile(name: str, value: int) -> None:
+    kernel = CASES[0].plan.product.kernel
+    assert constants(kernel)[name] != value
+    text = source.render(kernel)
+    wrong = text.replace(f"{name} = {constants(kernel)[name]};", f"{name} = {value};")
+    assert wrong != text
+    with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
