@@ -82,11 +82,11 @@ LARGE = [(128, 256), (128, 224), (128, 192), (64, 256)]
 
 
 def cases() -> list[Case]:
-    """Every tile with every way to store, or every other one where registers abound; all else is drawn."""
-    draw = random.Random(90)
+    """Every tile with every way to store, or every third one where registers abound; all else is drawn."""
+    draw = random.Random(3)
     found = []
     for (i, tile), (j, (out, wide)) in itertools.product(enumerate(sm90.TILES), enumerate(STORES)):
-        if tile in LARGE or (i + j) % 2 == 0:
+        if tile in LARGE or (i + j) % 3 == 0:
             layout = draw.choice(LAYOUTS if tile[1] > 8 else ["nt", "tt"])
             dtype = draw.choice([torch.bfloat16, torch.float16])
             cluster = draw.choice([1, 2] if tile[1] > 8 else [1])
