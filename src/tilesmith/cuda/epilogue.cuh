@@ -255,7 +255,7 @@ class Storer {
   template <int which, int elements>
   __device__ __forceinline__ void stage(const Fragment<Output, elements>& fragment) const {
     if (issues())  // what was in the buffer must have left it
-      ptx::tma_store_wait_read<buffers - 1>();
+      ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();
     sync();
     Chunk::template write<which * chunk_columns>(chunk(which), fragment, warp_, lane_);
     if constexpr (by_tma)
@@ -294,6 +294,10 @@ class Storer {
   }
 
  private:
+  // Stores since the one from the same buffer. That one was of the tile before for the first chunks of a tile.
+  template <int which, int chunks>
+  static constexpr int stores_since = which >= buffers ? buffers - 1 : which + (chunks - 1 - which) % buffers;
+
   __device__ __forceinline__ unsigned chunk(int which) const { return buffers_ + which % buffers * Chunk::bytes; }
 
   __device__ __forceinline__ bool issues() const { return by_tma && lane_ == 0 && (by_warp || warp_ == 0); }
