@@ -1,8 +1,8 @@
 """The figures of docs/measured.md, measured on the GPU of this machine.
 
-    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [host] [first]
+    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [fp32] [tf32] [host] [first]
 
-With no argument, all four parts.
+With no argument, all parts.
 """
 
 import os
@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 import tilesmith
+from tilesmith import accuracy as accuracies
 from tilesmith import device
 from tilesmith.bench.errors import error
 from tilesmith.bench.suites import Product, load
@@ -88,6 +89,75 @@ def half() -> None:
             print(f"{name} {dtype}: geometric mean {mean:.3f}, least {min(ratios):.3f}", flush=True)
 
 
+def fp32() -> None:
+    """float32 as accurate as torch's: microseconds, ratio, errors; and the same of values that need the wide scheme."""
+    products = [
+        *load("seeds"),
+        Product("square 8192", 8192, 8192, 8192, ""),
+        Product("batch", 512, 1024, 2048, "", batch=128),
+        Product("large K", 256, 524288, 256, ""),
+        Product("vocabulary", 2048, 1600, 50257, ""),
+        *(Product(f"{rows} rows", rows, 8192, 8192, "") for rows in (1, 16, 128)),
+        *(Product(f"square {s}", s, s, s, "") for s in (64, 128, 256, 512, 1024, 2048)),
+    ]
+    for product in products:
+        a, b = product.operands("cuda")
+        competitors = {"ours": partial(tilesmith.matmul, a, b), "torch": partial(torch.matmul, a, b)}
+        if not product.batch and product.m * product.k <= 8192 * 8192:
+            grades = torch.exp2(torch.linspace(-20, 20, product.k, device="cuda"))
+            competitors["graded"] = partial(tilesmith.matmul, a * grades, b / grades[:, None])
+        _report(product, a, b, "fp32", competitors)
+        if product.m == product.n and product.m <= 2048:
+            times = graphed({name: competitors[name] for name in ("ours", "torch")})
+            ours, torchs = times["ours"].median * 1e3, times["torch"].median * 1e3
+            print(f"{'':34} in a graph {ours:9.2f} us  torch {torchs:9.2f}  ratio {torchs / ours:.3f}", flush=True)
+        del a, b, competitors
+        torch.cuda.empty_cache()
+
+
+def tf32() -> None:
+    """The same against torch's TF32 product."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    ratios = []
+    for product in [*load("aligned"), *load("seeds")[3:]]:
+        product = replace(product, dtype="float32")
+        if product.m == 16384:
+            continue
+        a, b = product.operands("cuda")
+        ours, theirs = partial(tilesmith.matmul, a, b, accuracy="tf32"), partial(torch.matmul, a, b)
+        ratio = _report(product, a, b, "tf32", {"ours": ours, "torch": theirs})
+        if product in [replace(each, dtype="float32") for each in load("aligned")]:
+            ratios.append(ratio)
+        del a, b, ours, theirs
+        torch.cuda.empty_cache()
+    print(f"aligned tf32: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}", flush=True)
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def _report(
+    product: Product,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    accuracy: str,
+    competitors: Mapping[str, Callable[[], torch.Tensor]],
+) -> float:
+    times = {name: time.median * 1e3 for name, time in interleaved(competitors, rounds=11).items()}
+    problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy))
+    plan = choose(problem, device.installed(0))
+    ratio = times["torch"] / times["ours"]
+    row = (
+        f"{product!s:34} {accuracy} {plan.name:30} {times['ours']:9.1f} us  torch {times['torch']:9.1f}  "
+        f"ratio {ratio:.3f}  {problem.flops / times['ours'] / 1e6:5.0f} TF  {plan.workspace_bytes >> 20:5d} MiB"
+    )
+    if "graded" in times:
+        row += f"  graded {times['graded']:9.1f} us, ratio {times['torch'] / times['graded']:.3f}"
+    if problem.m * problem.n * problem.batches <= 8192 * 8192 and problem.k <= 8192:
+        row += f"  error {error(competitors['ours'](), a, b)}, torch {error(competitors['torch'](), a, b)}"
+    print(row, flush=True)
+    return ratio
+
+
 def _error_share(a: torch.Tensor, b: torch.Tensor) -> float:
     return error(tilesmith.matmul(a, b), a, b).norm / error(torch.matmul(a, b), a, b).norm
 
@@ -142,7 +212,7 @@ def first() -> None:
             print(f"first call, {cache} cache: {run.stdout.strip() or run.stderr} s", flush=True)
 
 
-PARTS = {"speed": speed, "half": half, "host": host, "first": first}
+PARTS = {"speed": speed, "half": half, "fp32": fp32, "tf32": tf32, "host": host, "first": first}
 
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")

@@ -1,8 +1,8 @@
 """One small product of every kind, to be run under compute-sanitizer.
 
-    PYTHONPATH=src compute-sanitizer --tool memcheck python3 scripts/sanitize.py [simt] [sm90]
+    PYTHONPATH=src compute-sanitizer --tool memcheck python3 scripts/sanitize.py [simt] [sm90] [fp32]
 
-With no argument, both families.
+With no argument, all of them.
 """
 
 import itertools
@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 import torch
 
+from tilesmith import accuracy as accuracies
 from tilesmith import device
+from tilesmith.bench.distributions import operands
 from tilesmith.bench.suites import random_tensor
-from tilesmith.kernels import simt, sm90
+from tilesmith.kernels import simt, sm90, thin
 from tilesmith.plan import Plan
 from tilesmith.prepared import prepare
 from tilesmith.problem import Problem
@@ -59,7 +61,32 @@ def sm90_launches() -> Iterator[Launch]:
             yield sm90.plan(problem, device.installed(0), c), a, b
 
 
-FAMILIES = {"simt": simt_launches, "sm90": sm90_launches}
+def fp32_launches() -> Iterator[Launch]:
+    """float32 on the tensor cores, for ordinary values and for all others; and products of a few rows."""
+    cases = [
+        ("normal", (264, 200, 296), sm90.Configuration(128, 192, cluster=2)),
+        ("graded slices of K", (264, 200, 296), sm90.Configuration(128, 192, cluster=2)),
+        ("infinities and NaNs", (137, 195, 263), sm90.Configuration(128, 128)),
+        ("normal", (137, 195, 263), sm90.Configuration(64, 96)),
+        ("normal", (128 * 140, 64, 520), sm90.Configuration(128, 256)),  # one step, and B stays
+        ("normal", (130, 1500, 72), sm90.Configuration(128, 96, cluster=2, splits=3)),
+        ("graded slices of K", (17, 9000, 263), sm90.Configuration(64, 32, splits=2, swap=True)),  # slabs of K
+    ]
+    for (name, (m, k, n), c), transposed, accuracy in itertools.product(cases, (False, True), ("fp32", "tf32")):
+        a, b = operands(name, m, k, n, "cuda")
+        if transposed:
+            a, b = a.T.contiguous().T, b.T.contiguous().T
+        problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy))
+        if sm90.unsuited(problem, device.installed(0), c) is None:
+            yield sm90.plan(problem, device.installed(0), c), a, b
+    for m, k, n in ((1, 700, 300), (16, 700, 301), (5, 513, 128), (300, 700, 3)):
+        for x, y in itertools.product((False, True), repeat=2):
+            a, b = operands("normal", m, k, n, "cuda")
+            a, b = a.T.contiguous().T if x else a, b.T.contiguous().T if y else b
+            yield thin.plan(Problem.of(a, b), device.installed(0)), a, b
+
+
+FAMILIES = {"simt": simt_launches, "sm90": sm90_launches, "fp32": fp32_launches}
 
 
 def main() -> None:

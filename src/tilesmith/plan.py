@@ -88,7 +88,7 @@ class Plan:
     stages: tuple[Stage, ...]
     cycles: float  # what the cost model expects, in clocks of the device
     workspace_bytes: int = 0
-    splits: int = 1  # parts of K that are summed apart; with one, a row's result does not depend on other rows
+    splits: int = 1  # parts of K that are summed apart; with one, a row of a 16-bit product does not depend on others
     rejections: tuple[Rejection, ...] = ()
 
     @property

@@ -198,14 +198,17 @@ class TestDemoWithoutGpu:
         assert [plan["product"] for plan in shown["plans"]] == SEEDS
         assert [plan["sizes"] for plan in shown["plans"]] == [[p.m, p.k, p.n] for p in suites.load("seeds")]
         for plan in shown["plans"]:
-            assert plan["plan"].startswith("simt ")
-            assert math.prod(plan["grid"]) >= 132
+            assert plan["plan"].startswith("sm90 ")
+            assert 0.9 * 132 <= math.prod(plan["grid"]) <= 132
             assert 32 < plan["registers"] <= 255
             assert plan["spill_bytes"] == 0
-            # Between what no float32 kernel on CUDA cores can beat and what would not be worth having.
+            # Between what neither three products on tensor cores nor memory can beat, and what no float32 kernel on
+            # CUDA cores can.
             m, k, n = plan["sizes"]
-            least_ms = m * k * n / (132 * 128 * 1.98e9) * 1e3
-            assert least_ms < plan["estimated_ms"] < 4 * least_ms
+            tensor_ms = 3 * m * k * n / (132 * 2048 * 1.98e9) * 1e3
+            memory_ms = (m * k + k * n + m * n) * 4 / 4.8e12 * 1e3
+            cuda_ms = m * k * n / (132 * 128 * 1.98e9) * 1e3
+            assert max(tensor_ms, memory_ms) < plan["estimated_ms"] < cuda_ms
 
         assert [each["product"] for each in shown["arithmetic"]] == SEEDS
         for each in shown["arithmetic"]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tilesmith import CompilationError, UnavailableError
+from tilesmith.accuracy import Accuracy
 from tilesmith.device import ARCHITECTURES, Device, named
 from tilesmith.jit import cache, compiler, source
 from tilesmith.kernels import simt
@@ -128,11 +129,14 @@ ALIGNED = "aligned, by rows"  # a's vectors run along K, b's across it
 ODD = "odd, transposed"  # single elements, a's across K, b's along it
 
 
-def problem(dtype: torch.dtype, layout: str) -> tuple[Problem, Device]:
+GPU = named("a100")  # whose products have no other kernels
+
+
+def problem(dtype: torch.dtype, layout: str, accuracy: Accuracy = "fp32") -> tuple[Problem, Device]:
     """A product whose operands lie in this way, and a GPU."""
     size = 4096 if layout == ALIGNED else 4097
     a, b = (torch.empty(size, size, dtype=dtype, device="meta") for _ in "ab")
-    return (Problem.of(a, b) if layout == ALIGNED else Problem.of(a.T, b.T)), named("h200")
+    return Problem.of(*((a, b) if layout == ALIGNED else (a.T, b.T)), accuracy=accuracy), GPU
 
 
 def plans_for(problem: Problem, device: Device) -> list[Plan]:
@@ -148,8 +152,14 @@ def covering(arch: str, dtype: torch.dtype) -> list[Plan]:
     """Every tile that is offered, for time not in every layout: both for the plain floats where architectures
     differ most, alternating ones elsewhere."""
     aligned, odd = (plans_for(*problem(dtype, layout)) for layout in (ALIGNED, ODD))
+    if dtype == torch.float32:  # sums in one chain, where the promise of fp32 asks for short ones
+        seen = {only_stage(plan).kernel for plan in aligned}
+        chains = plans_for(*problem(dtype, ALIGNED, "ieee"))
+        odd += [plan for plan in chains if only_stage(plan).kernel not in seen]
+        aligned += [plan for plan in chains if only_stage(plan).kernel not in seen]
+        assert {dict(only_stage(plan).kernel.constants)["short_sums"] for plan in aligned} == {False, True}
     if dtype in (torch.float32, torch.float64) and arch not in ("sm_86", "sm_89"):
-        return aligned + odd
+        return list({only_stage(plan).kernel: plan for plan in aligned + odd}.values())
     first, second = (odd, aligned) if dtype in (torch.int64, torch.bfloat16) or arch == "sm_89" else (aligned, odd)
     return [pair[i % 2] for i, pair in enumerate(zip(first, second, strict=True))]
 
@@ -176,7 +186,7 @@ def test_no_kernel_spills_with_wide_indices_and_batches(arch: str, dtype: torch.
     for odd in (0, 1):
         a = torch.empty(2, 1, 64, 2**24 + odd, dtype=dtype, device="meta")[..., : 64 + odd]
         b = torch.empty(1, 3, 64, 2**24 + odd, dtype=dtype, device="meta")[..., : 64 + odd]
-        plans = plans_for(Problem.of(a, b.mT), named("h200"))
+        plans = plans_for(Problem.of(a, b.mT), GPU)
         assert plans
         for plan in plans:
             values = dict(only_stage(plan).kernel.constants)

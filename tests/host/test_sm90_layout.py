@@ -249,6 +249,10 @@ class Schedule:
     k_steps: int  # of a split
     longer_splits: int  # the first ones, which have one step more
     band: int
+    panel: int  # columns of tiles that are done before the next ones
+
+    def __post_init__(self) -> None:
+        assert self.tiles_n % self.panel == 0
 
     def __len__(self) -> int:
         return self.tiles_m * self.tiles_n * self.splits * self.batches
@@ -256,11 +260,13 @@ class Schedule:
     def __getitem__(self, index: int) -> Work:
         matrix, tile = divmod(index, self.tiles_m * self.tiles_n)
         batch, split = divmod(matrix, self.splits)
-        band, within = divmod(tile, self.band * self.tiles_n)
+        panel, tile = divmod(tile, self.tiles_m * self.panel)
+        band, within = divmod(tile, self.band * self.panel)
         rows = min(self.band, self.tiles_m - band * self.band)
         first_k = split * self.k_steps + min(split, self.longer_splits)
         k_steps = self.k_steps + (split < self.longer_splits)
-        return Work(band * self.band + within % rows, within // rows, split, batch, first_k, k_steps)
+        n = panel * self.panel + within // rows
+        return Work(band * self.band + within % rows, n, split, batch, first_k, k_steps)
 
 
 class Tile:
@@ -302,17 +308,20 @@ class Product:
         self.stage = stage
         self.constants: dict[str, Any] = dict(stage.kernel.constants)
         c = self.constants
-        fields = unpacked(stage, "<2q2i3q16i", 384)
+        fields = unpacked(stage, "<2q2i3q17i", 384)
         _, self.line_stride, self.line_count, self.line_length = fields[:4]
         self.out_batch_stride = fields[4:7]
-        self.schedule = Schedule(*fields[7:14])
+        self.schedule = Schedule(*fields[7:15])
+        if not c["b_stays"]:  # the kernel does not look at panels then
+            self.schedule = replace(self.schedule, panel=self.schedule.tiles_n)
         rank = c["batch_rank"]
-        self.batch_size, self.a_moves, self.b_moves = (fields[i : i + rank] for i in (14, 17, 20))
+        self.batch_size, self.a_moves, self.b_moves = (fields[i : i + rank] for i in (15, 18, 21))
         engines = {each.position: Engine(each, buffers[each.buffer]) for each in stage.tensor_maps}
         assert engines.keys() == ({0, 128, 256} if c["out_store"] == Store.BOXES else {0, 128})
         assert len(engines[0].map.sizes) == len(engines[128].map.sizes) == 2 + rank
         self.a = Tile(c["tile_m"], c["a_mn_major"], 1, engines[0])
-        self.b = Tile(c["tile_n"], c["b_mn_major"], c["cluster"], engines[128])
+        assert c["b_extent"] == c["tile_n"], "only of planes there is more loaded"
+        self.b = Tile(c["b_extent"], c["b_mn_major"], c["cluster"], engines[128])
         self.out = engines.get(256)
         self.out_memory = buffers["out"]
         self.out_type = {"float": FLOAT32, "tilesmith::float16": FLOAT16, "tilesmith::bfloat16": BFLOAT16}[c["Output"]]
@@ -330,7 +339,9 @@ class Product:
             works = [self.schedule[i] for i in range(first, len(self.schedule), clusters)]
             assert works, "a cluster without work"
             if self.constants["b_stays"]:
-                assert len({(work.n, work.first_k, work.k_steps, work.batch) for work in works}) == 1
+                panels = {work.n // self.schedule.panel for work in works}
+                assert len({(work.n, work.first_k, work.k_steps, work.batch) for work in works}) == len(panels)
+                assert [work.n for work in works] == sorted(work.n for work in works)
                 assert works[0].k_steps == 1
             for work in works:
                 self._compute(work)
@@ -809,6 +820,16 @@ def test_products_that_only_store_stay_inside_of_their_lines(width: int, dtype: 
                 assert_right(c, a, b, out, dtype, FEW_SMS)
 
 
+@pytest.mark.parametrize("width", [640, 630, 704, 1280])
+def test_blocks_that_keep_their_columns_take_panel_after_panel(width: int) -> None:
+    """There are more columns of tiles than blocks, and only some numbers of them make panels of equal size."""
+    a, b = matrix(200, 64), matrix(64, width)
+    plan = assert_right(sm90.Configuration(64, 64), a, b, device=FEW_SMS)
+    c = dict(plan.product.kernel.constants)
+    assert c["out_store"] == Store.VECTORS if width % 8 == 0 else Store.LINES
+    assert c["b_stays"] == (width != 704)  # eleven tiles side by side
+
+
 def test_warps_store_every_line_once() -> None:
     for lines, warps in [(16, 1), (8, 4), (16, 4), (32, 4), (64, 4)]:
         assert sorted(lines_in_turn(lines, warps)) == list(range(lines))
@@ -837,9 +858,11 @@ def test_outputs_with_batches_in_any_order_of_dimensions(order: tuple[int, ...],
 
 
 @pytest.mark.parametrize("band", [1, 2, 3, 8, 16])
-def test_the_schedule_visits_every_tile_of_every_part_once(band: int) -> None:
+@pytest.mark.parametrize("panels", [1, 2])
+def test_the_schedule_visits_every_tile_of_every_part_once(band: int, panels: int) -> None:
     for tiles_m, tiles_n, splits, batches in itertools.product((1, 2, 5, 9), (1, 3, 4), (1, 2, 3), (1, 2)):
-        schedule = Schedule(tiles_m, tiles_n, splits, batches, *divmod(7, splits), band)
+        panel = tiles_n // panels if tiles_n % panels == 0 else tiles_n
+        schedule = Schedule(tiles_m, tiles_n, splits, batches, *divmod(7, splits), band, panel)
         works = [schedule[i] for i in range(len(schedule))]
         visited = [(w.m, w.n, w.split, w.batch) for w in works]
         assert sorted(visited) == list(itertools.product(*map(range, (tiles_m, tiles_n, splits, batches))))

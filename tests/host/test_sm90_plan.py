@@ -49,6 +49,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((5,), (5, 7)),
 ]
 LAYOUTS = ["nn", "nt", "tn", "tt"]
+MULTIPLIED = (torch.float16, torch.bfloat16, torch.float32)  # float32 as sums of planes
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -95,9 +96,9 @@ def is_swapped(plan: Plan) -> bool:
 # What the family takes.
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", MULTIPLIED, ids=str)
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
-def test_hopper_multiplies_both_16_bit_floats(device: Device, dtype: torch.dtype) -> None:
+def test_hopper_multiplies_both_16_bit_floats_and_float32(device: Device, dtype: torch.dtype) -> None:
     assert sm90.rejects(Problem.of(meta(64, 64, dtype=dtype), meta(64, 64, dtype=dtype)), device) is None
 
 
@@ -110,7 +111,7 @@ def test_other_gpus_are_rejected_by_name_and_capability(capability: tuple[int, i
         assert part in reason
 
 
-@pytest.mark.parametrize("dtype", [d for d in OUT_DTYPES if d not in (torch.float16, torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in OUT_DTYPES if d not in MULTIPLIED], ids=str)
 def test_other_types_are_rejected_by_name(dtype: torch.dtype) -> None:
     reason = sm90.rejects(Problem.of(meta(64, 64, dtype=dtype), meta(64, 64, dtype=dtype)), H200)
     assert reason is not None
@@ -214,7 +215,7 @@ def test_16_bit_floats_get_the_tensor_cores_on_hopper_and_nowhere_else(gpu: str,
         assert plan.name.startswith(plan.product.kernel.entry)
 
 
-@pytest.mark.parametrize("dtype", [d for d in OUT_DTYPES if d not in (torch.float16, torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in OUT_DTYPES if d not in MULTIPLIED], ids=str)
 def test_other_types_get_other_kernels_on_hopper(dtype: torch.dtype) -> None:
     for a, b in SHAPES:
         plan = choose(Problem.of(meta(*a, dtype=dtype), meta(*b, dtype=dtype)), H200)
@@ -289,14 +290,16 @@ def test_the_cheapest_candidate_wins_and_all_others_are_listed(device: Device) -
         names = [rejection.candidate for rejection in plan.rejections]
         assert len(names) == len(set(names))
         exclusions = {each.candidate for each in sm90.exclusions(problem, device)}
-        assert set(names) == {simt.FAMILY.name} | exclusions | (candidates.keys() - {plan.name})
+        others = {family.name for family in FAMILIES} - {sm90.FAMILY.name}
+        assert simt.FAMILY.name in others
+        assert set(names) == others | exclusions | (candidates.keys() - {plan.name})
         assert all(rejection.reason for rejection in plan.rejections)
 
 
 def test_a_plan_names_each_other_family_on_other_gpus_too() -> None:
     plan = choose(Problem.of(meta(64, 64), meta(64, 64)), KNOWN_GPUS["a100"])
     assert "sm90" in {rejection.candidate for rejection in plan.rejections}
-    assert {family.name for family in FAMILIES} == {"sm90", "simt"}
+    assert {family.name for family in FAMILIES} == {"sm90", "thin", "simt"}
 
 
 def test_unsuited_says_why() -> None:
@@ -553,15 +556,17 @@ class Parameters(NamedTuple):
     k_steps: int  # of a split
     longer_splits: int  # the first ones, which have one step more
     band: int
+    panel: int
     batch_size: tuple[int, ...]
     a_moves: tuple[int, ...]
     b_moves: tuple[int, ...]
+    depth: int
 
     @classmethod
     def of(cls, stage: Stage) -> "Parameters":
         assert stage.kernel.entry == "sm90"
-        f = struct.unpack_from("<2q2i3q16i", stage.arguments, 384)
-        return cls._make([*f[:4], f[4:7], *f[7:14], f[14:17], f[17:20], f[20:23]])
+        f = struct.unpack_from("<2q2i3q18i", stage.arguments, 384)
+        return cls._make([*f[:4], f[4:7], *f[7:15], f[15:18], f[18:21], f[21:24], f[24]])
 
 
 class Copy(NamedTuple):
@@ -624,9 +629,11 @@ def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:
         k_steps=16,
         longer_splits=0,
         band=0,
+        panel=6,
         batch_size=(0, 0, 0),
         a_moves=(0, 0, 0),
         b_moves=(0, 0, 0),
+        depth=1000,
     )
     assert plan.product.grid == (2 * 2 * 6, 1, 1)
     assert [(each.position, each.buffer, each.offset) for each in plan.product.addresses] == [(384, "out", 0)]
@@ -795,9 +802,17 @@ def offset_checks(struct_name: str, offsets: dict[str, int]) -> str:
                 "schedule.k_steps": 448,
                 "schedule.longer_splits": 452,
                 "schedule.band": 456,
-                "batch_size": 460,
-                "a_moves": 472,
-                "b_moves": 484,
+                "schedule.panel": 460,
+                "batch_size": 464,
+                "a_moves": 476,
+                "b_moves": 488,
+                "depth": 500,
+                "plane_depth": 504,
+                "a_scales": 512,
+                "b_scales": 536,
+                "censuses": 560,
+                "verdict": 568,
+                "censuses_each": 576,
             },
         ),
         (

@@ -1,19 +1,16 @@
 """What ptxas makes of the kernels of the `sm90` family: nothing spills, no product waits for another, and the machine
 code has the instructions that the plan asks for."""
 
-import importlib.metadata
 import itertools
 import random
 import re
-import subprocess
-from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from machine_code import built, complaints, instructions, total
 
 from tilesmith import CompilationError
 from tilesmith.device import KNOWN_GPUS
@@ -101,25 +98,6 @@ def constants(kernel: Kernel) -> dict[str, Any]:
     return dict(kernel.constants)
 
 
-@cache
-def built(kernel: Kernel) -> tuple[bytes, str]:
-    return compiler._compile(source.render(kernel), "sm_90a", "--ptxas-options=-v")
-
-
-def complaints(log: str) -> list[str]:
-    """What ptxas says beyond the resources that it was asked for."""
-    expected = (
-        r"ptxas info    : (\d+ bytes gmem.*|Compiling entry function .*|Function properties for .*|Used .*|Comp.*)"
-    )
-    return [
-        line
-        for line in log.splitlines()
-        if line.strip()
-        and not re.fullmatch(expected, line)
-        and not re.fullmatch(r"ptxas  +\. +\d+ bytes stack frame, \d+ bytes spill stores, \d+ bytes spill loads", line)
-    ]
-
-
 def assert_nothing_spills(stage: Stage) -> None:
     _, log = built(stage.kernel)
     assert complaints(log) == []
@@ -131,21 +109,6 @@ def assert_nothing_spills(stage: Stage) -> None:
         c = constants(stage.kernel)
         # The producer gives registers back, the consumers take them.
         assert c["producer_registers"] <= int(used[1]) <= c["consumer_registers"]
-
-
-def instructions(kernel: Kernel, folder: Path) -> Counter[str]:
-    """How often each instruction is in the machine code."""
-    cubin = folder / "kernel.cubin"
-    cubin.write_bytes(built(kernel)[0])
-    nvdisasm = importlib.metadata.distribution("nvidia-cuda-nvdisasm").locate_file("nvidia/cu13/bin/nvdisasm")
-    text = subprocess.run([str(nvdisasm), "-ndf", "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE)
-    assert "EXIT" in found
-    return Counter(found)
-
-
-def total(found: Counter[str], pattern: str) -> int:
-    return sum(n for name, n in found.items() if re.fullmatch(pattern, name))
 
 
 def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
@@ -304,7 +267,7 @@ def test_another_kernel_with_wrong_arguments_does_not_compile(entry: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("threads", 256), ("tile_n", 100), ("tile_m", 64), ("stages", 3), ("chunk", 24)]
+    ("name", "value"), [("threads", 256), ("b_extent", 100), ("tile_m", 64), ("stages", 3), ("chunk", 24)]
 )
 def test_constants_that_contradict_each_other_do_not_compile(name: str, value: int) -> None:
     kernel = CASES[0].plan.product.kernel
@@ -313,4 +276,13 @@ def test_constants_that_contradict_each_other_do_not_compile(name: str, value: i
     wrong = text.replace(f"{name} = {constants(kernel)[name]};", f"{name} = {value};")
     assert wrong != text
     with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
+
+
+def test_a_tile_that_the_product_instruction_does_not_fit_does_not_compile() -> None:
+    kernel = CASES[0].plan.product.kernel
+    text = source.render(kernel)
+    wrong = text.replace(f"tile_n = {constants(kernel)['tile_n']};", "tile_n = 100;")
+    assert wrong != text
+    with pytest.raises(CompilationError, match=r"float \[50\]"):
         compiler.compile(wrong, "sm_90a")

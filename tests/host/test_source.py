@@ -10,7 +10,7 @@ import torch
 
 from tilesmith.device import named
 from tilesmith.jit import source
-from tilesmith.kernels import operand, simt, sm90
+from tilesmith.kernels import operand, simt, sm90, thin
 from tilesmith.plan import Kernel, Wgmma
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -23,14 +23,21 @@ def kernel(a: torch.Tensor, b: torch.Tensor) -> Kernel:
 
 
 def every_kernel() -> dict[str, Kernel]:
-    """One of each source file: simt, and a product of 16-bit floats in three stages."""
+    """One of each source file: simt, a thin product, one of 16-bit floats in three stages, and the first stage of
+    one of float32."""
     odd = torch.zeros(301, 1001, dtype=torch.bfloat16)
     plan = sm90.plan(Problem.of(odd, odd.T), named("h200"), sm90.Configuration(128, 64, cluster=2, splits=3))
-    kernels = [kernel(torch.zeros(64, 32), torch.zeros(48, 32).T), *(stage.kernel for stage in plan.stages)]
+    few = thin.plan(Problem.of(torch.zeros(4, 32), torch.zeros(32, 48)), named("h200"))
+    wide = sm90.plan(Problem.of(odd.float(), odd.float().T), named("h200"), sm90.Configuration(128, 64))
+    kernels = [
+        kernel(torch.zeros(64, 32), torch.zeros(48, 32).T),
+        *(each.stages[0].kernel for each in (few, wide)),
+        *(stage.kernel for stage in plan.stages),
+    ]
     return {k.entry: k for k in kernels}
 
 
-ENTRIES = ("simt", "realign", "sm90", "reduce")
+ENTRIES = ("simt", "thin", "split", "realign", "sm90", "reduce")
 
 
 def test_constants_are_rendered_by_name_and_kind() -> None:

@@ -45,6 +45,19 @@ struct Fragment<float, elements> {
 #pragma unroll
     for (int i = 0; i < elements; ++i) values[i] = sum[i];
   }
+  __device__ __forceinline__ void add(const float (&sum)[elements]) {
+#pragma unroll
+    for (int i = 0; i < elements; ++i) values[i] += sum[i];
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < elements; ++i) values[i] = 0.0f;
+  }
+  // The infinities and NaNs of the sums, and zeros for all others.
+  __device__ __forceinline__ void take_special(const float (&sum)[elements]) {
+#pragma unroll
+    for (int i = 0; i < elements; ++i) values[i] = sum[i] - sum[i] == 0.0f ? 0.0f : sum[i];
+  }
 };
 
 // How results leave shared memory.
@@ -56,8 +69,9 @@ enum class Store {
 
 // `columns` columns of a tile in shared memory. Its lines are contiguous in the output: they are rows of
 // the chunk or, if the output is stored transposed (along_m), columns. The warpgroup stages its 64 rows
-// together, or each warp its own 16.
-template <typename Output, int columns, bool along_m, bool by_warp>
+// together, or each warp its own 16. `padded`: whole lines, with gaps that keep them in different banks. Otherwise
+// boxes as the copy engine reads them.
+template <typename Output, int columns, bool along_m, bool by_warp, bool padded>
 struct StagedChunk {
   static constexpr bool wide = sizeof(Output) == 4;
   static constexpr int rows = by_warp ? 16 : wgmma_m;
@@ -68,13 +82,16 @@ struct StagedChunk {
   static constexpr int lines = along_m ? columns : rows;
   static constexpr int boxes = length / line;  // side by side
   static constexpr int box_bytes = lines * line_bytes;
-  static constexpr int bytes = boxes * box_bytes;
+  static constexpr int pitch = length * sizeof(Output) + (wide ? 32 : 16);  // of padded lines
+  static constexpr int bytes = padded ? lines * pitch : boxes * box_bytes;
   static_assert(!(along_m && by_warp) && boxes * line == length);
   static_assert(line_bytes == 16 || line_bytes == 32 || line_bytes == 64 || line_bytes == 128);
   static_assert(box_bytes % 128 == 0);
 
   // The address of an element of a line in a chunk that is staged at `chunk`.
   static __device__ __forceinline__ unsigned address(unsigned chunk, int which_line, int at) {
+    if constexpr (padded)
+      return chunk + which_line * pitch + at * static_cast<int>(sizeof(Output));
     return swizzled<line_bytes>(chunk + at / line * box_bytes + which_line * line_bytes +
                                 at % line * static_cast<int>(sizeof(Output)));
   }
@@ -237,7 +254,7 @@ class Storer {
   const int lane_ = threadIdx.x % 32;
 
  public:
-  using Chunk = StagedChunk<Output, chunk_columns, along_m, by_warp>;
+  using Chunk = StagedChunk<Output, chunk_columns, along_m, by_warp, how == Store::vectors>;
   static constexpr int shared_bytes = (by_warp ? 4 : 1) * buffers * Chunk::bytes;
   static constexpr int lines_of_warp = Chunk::lines / (by_warp ? 1 : 4);
   static constexpr int lines_per_part = lines_of_warp < 4 ? lines_of_warp : 4;

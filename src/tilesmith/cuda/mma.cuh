@@ -2,6 +2,7 @@
 // run while those of the next are issued.
 #pragma once
 
+#include "ptx/barrier.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile.cuh"
 
@@ -57,6 +58,136 @@ class Accumulation {
   __device__ __forceinline__ void finish() {
     ptx::wgmma_wait<0>();
     ring_.release(previous_, thread_);
+  }
+};
+
+// Two consumers that start their products in turn, whole steps at a time. Then one adds or stores its sums while the
+// products of the other run; otherwise both would do the same at the same time.
+template <int consumers, int first_barrier>
+class Turns {
+  const int consumer_;
+
+ public:
+  __device__ __forceinline__ Turns(int consumer) : consumer_(consumer) {
+    if (consumer == 1)
+      pass();
+  }
+  __device__ __forceinline__ void wait() const {
+    if constexpr (consumers == 2)
+      ptx::named_barrier_sync(first_barrier + consumer_, 2 * warpgroup_threads);
+  }
+  __device__ __forceinline__ void pass() const {
+    if constexpr (consumers == 2)
+      ptx::named_barrier_arrive(first_barrier + 1 - consumer_, 2 * warpgroup_threads);
+  }
+};
+
+// The products of operands that are sums of planes, the largest first: A = A0 + A1 + .., B likewise. A step along K
+// takes `planes` stages of the ring. The p-th of them holds the p-th plane of B, and of A the p-th from the end; their
+// product is one of the smallest that count. Sums of small products come first, since tensor cores cut off what is
+// small next to what they have already.
+//
+// Tensor cores add with truncation, so their sum is of one step only. Its user adds it to one that rounds.
+//
+// `b_stays`: all steps use the same planes of B, which are not in the ring. `with_least_product`: of two planes, the
+// product of the second ones counts too.
+template <typename ATile, typename BTile, typename Ring, int elements, int planes, bool b_stays,
+          bool with_least_product>
+class PlaneProducts {
+  Ring& ring_;
+  const unsigned char* const a_;  // this consumer's rows in the first stage
+  const unsigned char* const b_;
+  const int thread_ = threadIdx.x % warpgroup_threads;
+  typename Ring::Position at_, under_way_[planes];
+
+  __device__ __forceinline__ void multiply(int a_stage, int b_stage, int step, bool accumulate) {
+    const auto a = ATile::descriptor(a_ + a_stage * ATile::bytes);
+    const auto b = BTile::descriptor(b_ + b_stage * BTile::bytes);
+    ptx::wgmma(sum, ptx::descriptor_advance(a, step * ATile::step_bytes),
+               ptx::descriptor_advance(b, step * BTile::step_bytes), accumulate);
+  }
+  __device__ __forceinline__ void multiply(int a_stage, int b_stage, bool accumulate) {
+#pragma unroll
+    for (int step = 0; step < tile_k / wgmma_k; ++step) multiply(a_stage, b_stage, step, accumulate || step > 0);
+  }
+
+  // Waits for the stage of the next plane.
+  __device__ __forceinline__ int wait(int plane) {
+    ring_.wait_full(at_);
+    under_way_[plane] = at_;
+    at_.advance();
+    return under_way_[plane].stage;
+  }
+
+  __device__ __forceinline__ int stage_of_b(int plane) const { return b_stays ? plane : under_way_[plane].stage; }
+
+  // The products of one plane with another that come after those of the p-th with the p-th from the end.
+  template <typename Multiply>
+  __device__ __forceinline__ void larger_products(Multiply multiply) const {
+    if constexpr (planes == 2 && with_least_product)
+      multiply(under_way_[0].stage, stage_of_b(1));
+#pragma unroll
+    for (int order = planes - 2; order >= 0; --order)
+#pragma unroll
+      for (int a_plane = order; a_plane >= 0; --a_plane)
+        multiply(under_way_[planes - 1 - a_plane].stage, stage_of_b(order - a_plane));
+  }
+
+  __device__ __forceinline__ void release() {
+#pragma unroll
+    for (int p = 0; p < planes; ++p) ring_.release(under_way_[p], thread_);
+  }
+
+ public:
+  float sum[elements];
+
+  __device__ __forceinline__ PlaneProducts(Ring& ring, const unsigned char* a_stages, const unsigned char* b_stages,
+                                           int consumer)
+      : ring_(ring), a_(a_stages + consumer * ATile::group_bytes), b_(b_stages) {}
+
+  // Starts the products of the next step.
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (int p = 0; p < planes; ++p) {
+      const int a_stage = wait(p);
+      ptx::wgmma_fence();
+      multiply(a_stage, stage_of_b(p), p > 0);
+    }
+    larger_products([&](int a_stage, int b_stage) { multiply(a_stage, b_stage, true); });
+    ptx::wgmma_commit();
+  }
+
+  // Waits for them: then their sum is there.
+  __device__ __forceinline__ void finish() {
+    ptx::wgmma_wait<0>();
+    release();
+  }
+
+  // The products of the next step in short sums, which lose least: hands each to `take`.
+  template <typename Take>
+  __device__ __forceinline__ void step_in_short_sums(Take take) {
+#pragma unroll
+    for (int p = 0; p < planes; ++p) wait(p);
+    for (int step = 0; step < tile_k / wgmma_k; ++step) {
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int p = 0; p < planes; ++p) multiply(under_way_[p].stage, stage_of_b(p), step, p > 0);
+      larger_products([&](int a_stage, int b_stage) { multiply(a_stage, b_stage, step, true); });
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      take(sum);
+    }
+    release();
+  }
+
+  // One product of one stage, added to the sum, and done when this returns.
+  __device__ __forceinline__ void add_single(bool accumulate) {
+    const int stage = wait(0);
+    ptx::wgmma_fence();
+    multiply(stage, stage, accumulate);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ring_.release(under_way_[0], thread_);
   }
 };
 

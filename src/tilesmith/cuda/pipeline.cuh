@@ -42,6 +42,9 @@ struct Pipeline {
     ptx::barrier_arrive_expect(full[at.stage], bytes);
   }
 
+  // The producer waits until a stage that it has filled is empty again.
+  __device__ __forceinline__ void wait_empty(Position at) { ptx::barrier_wait(empty[at.stage], at.parity); }
+
   __device__ __forceinline__ void wait_full(Position at) { ptx::barrier_wait(full[at.stage], at.parity); }
 
   // Every thread of a consumer calls this; a few of them arrive.

@@ -35,6 +35,7 @@ struct Schedule {
   int k_steps;        // of a split
   int longer_splits;  // the first ones, which have one step more
   int band;
+  int panel;  // columns of tiles that are done before the next ones; a divisor of tiles_n
 
   struct Work {
     TileCoordinate tile;
@@ -46,15 +47,19 @@ struct Schedule {
 
   __device__ __forceinline__ int size() const { return tiles_m * tiles_n * splits * batches; }
 
-  // `several`: there is more than one matrix or split. Divisions take their time at the start of a small product.
-  template <bool several>
+  // `several`: there is more than one matrix or split. `panels`: there may be more than one panel. Divisions take their
+  // time at the start of a small product.
+  template <bool several, bool panels>
   __device__ __forceinline__ Work at(int index) const {
     const int tiles = tiles_m * tiles_n;
     const int matrix = several ? index / tiles : 0;
     const int batch = several ? matrix / splits : 0;
     const int split = matrix - batch * splits;
-    return {banded_tile(index - matrix * tiles, tiles_m, tiles_n, band), split, batch,
-            split * k_steps + min(split, longer_splits), k_steps + (split < longer_splits)};
+    const int within = index - matrix * tiles;
+    const int which = panels ? within / (tiles_m * panel) : 0;
+    TileCoordinate tile = banded_tile(within - which * (tiles_m * panel), tiles_m, panels ? panel : tiles_n, band);
+    tile.n += which * panel;
+    return {tile, split, batch, split * k_steps + min(split, longer_splits), k_steps + (split < longer_splits)};
   }
 };
 

@@ -1,10 +1,12 @@
-"""16-bit operands as the copy engine reads them: where they are, or realigned in the workspace."""
+"""16-bit operands as the copy engine reads them: where they are, or copied to the workspace."""
 
 import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import torch
 
 from tilesmith.device import Device
 from tilesmith.plan import Address, Buffer, Kernel, Stage, TensorMap
@@ -13,7 +15,7 @@ from tilesmith.problem import ALIGNMENT, Matrix
 MOST_BATCH_DIMENSIONS: Final = 3  # most_batch_dimensions in batch.cuh: a tensor map has five dimensions
 TILE_K: Final = 64  # tile_k in tile.cuh
 _MOST_STRIDE_BYTES: Final = 2**40
-_WORKSPACE_ALIGNMENT: Final = 256
+WORKSPACE_ALIGNMENT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +28,31 @@ class Operand:
     offset: int  # bytes into the buffer
     line_stride: int  # elements
     batch_strides: tuple[int, ...]  # elements; 0 where all matrices of the batch are one
+    dtype: torch.dtype
+    planes: int = 1  # whose sum the matrix is, one behind the other along K
+    plane_depth: int = 0  # K of each of several planes
 
     @property
     def is_copy(self) -> bool:
         return self.buffer == "workspace"
 
     @property
+    def depth(self) -> int:
+        """The size along K."""
+        return self.planes * self.plane_depth or self.matrix.columns
+
+    @property
     def length(self) -> int:
-        return self.matrix.rows if self.mn_major else self.matrix.columns
+        return self.matrix.rows if self.mn_major else self.depth
 
     @property
     def lines(self) -> int:
-        return self.matrix.columns if self.mn_major else self.matrix.rows
+        return self.depth if self.mn_major else self.matrix.rows
+
+    @property
+    def matrix_elements(self) -> int:
+        """Of a copy of one matrix."""
+        return self.lines * self.line_stride
 
     @property
     def straddles(self) -> bool:
@@ -57,11 +72,11 @@ class Operand:
     def bytes(self, batch: Sequence[int]) -> int:
         """The elements of all different matrices, in bytes."""
         matrices = math.prod(n for n, s in zip(batch, self.batch_strides, strict=True) if s)
-        return self.length * self.lines * matrices * self.matrix.dtype.itemsize
+        return self.length * self.lines * matrices * self.dtype.itemsize
 
     def tensor_map(self, position: int, extent: int, sharers: int, batch: Sequence[int]) -> TensorMap:
         """For tiles of `extent` rows that `sharers` blocks load together."""
-        size = self.matrix.dtype.itemsize
+        size = self.dtype.itemsize
         panel = self.panel(extent)
         # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
         strides = (
@@ -72,7 +87,7 @@ class Operand:
             position=position,
             buffer=self.buffer,
             offset=self.offset,
-            dtype=self.matrix.dtype,
+            dtype=self.dtype,
             sizes=(self.length, self.lines, *(n if s else 1 for n, s in zip(batch, self.batch_strides, strict=True))),
             strides=tuple(stride * size for stride in strides),
             box=(panel, self.tile_lines(extent) // sharers, *(1 for _ in batch)),
@@ -87,29 +102,45 @@ def direct(matrix: Matrix, buffer: Buffer) -> Operand | None:
 
 def _direct(matrix: Matrix, buffer: Buffer, *, mn_major: bool) -> Operand | None:
     lines = matrix.transposed if mn_major else matrix
-    granule = ALIGNMENT // matrix.dtype.itemsize
-    strides = (*(() if lines.rows == 1 else (lines.row_stride,)), *matrix.batch_strides)
-    if (
-        (lines.columns > 1 and lines.column_stride != 1)
-        or any(stride % granule for stride in strides)
-        or max(strides, default=0) * matrix.dtype.itemsize >= _MOST_STRIDE_BYTES
-        or matrix.alignment < ALIGNMENT
-    ):
+    most = max(0 if lines.rows == 1 else lines.row_stride, *matrix.batch_strides, 0)
+    if not aligned_lines(lines) or most * matrix.dtype.itemsize >= _MOST_STRIDE_BYTES:
         return None
-    return Operand(matrix, mn_major, buffer, 0, lines.row_stride, matrix.batch_strides)
+    return Operand(matrix, mn_major, buffer, 0, lines.row_stride, matrix.batch_strides, matrix.dtype)
 
 
 def realigned(matrix: Matrix, batch: Sequence[int], offset: int) -> tuple[Operand, int]:
     """The operand as the realign kernel copies it to the workspace, and the end of the copy there."""
-    mn_major = matrix.row_stride == 1 or (matrix.column_stride != 1 and 0 < matrix.row_stride < matrix.column_stride)
+    mn_major = runs_along_rows(matrix)
     length, lines = (matrix.rows, matrix.columns) if mn_major else (matrix.columns, matrix.rows)
     pitch = round_up(length, ALIGNMENT // matrix.dtype.itemsize if length < 4 * TILE_K else TILE_K)
-    strides, step = [], lines * pitch
+    batch_strides, total = packed_batch_strides(matrix, batch, lines * pitch)
+    end = round_up(offset + total * matrix.dtype.itemsize, WORKSPACE_ALIGNMENT)
+    return Operand(matrix, mn_major, "workspace", offset, pitch, batch_strides, matrix.dtype), end
+
+
+def runs_along_rows(matrix: Matrix) -> bool:
+    """Neighbours in memory are of one column: lines of a copy should run along the rows' dimension."""
+    return matrix.row_stride == 1 or (matrix.column_stride != 1 and 0 < matrix.row_stride < matrix.column_stride)
+
+
+def packed_batch_strides(matrix: Matrix, batch: Sequence[int], elements: int) -> tuple[tuple[int, ...], int]:
+    """The batch strides of a copy of all different matrices, `elements` each, and the elements of them all."""
+    strides, step = [], elements
     for size, stride in zip(batch, matrix.batch_strides, strict=True):
         strides.append(step if stride else 0)
         step *= size if stride else 1
-    end = round_up(offset + step * matrix.dtype.itemsize, _WORKSPACE_ALIGNMENT)
-    return Operand(matrix, mn_major, "workspace", offset, pitch, tuple(strides)), end
+    return tuple(strides), step
+
+
+def aligned_lines(lines: Matrix) -> bool:
+    """Every row is contiguous, and starts at a multiple of the widest access."""
+    granule = ALIGNMENT // lines.dtype.itemsize
+    strides = (*(() if lines.rows == 1 else (lines.row_stride,)), *lines.batch_strides)
+    return (
+        (lines.columns == 1 or lines.column_stride == 1)
+        and not any(stride % granule for stride in strides)
+        and lines.alignment >= ALIGNMENT
+    )
 
 
 # Of kernels/realign.cu.

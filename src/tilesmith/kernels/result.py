@@ -41,6 +41,7 @@ class Staging:
     buffers: int
     line: int  # elements of a line of a box
     lines: int  # of a box
+    padding: int = 0  # bytes after a row of a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +67,23 @@ class Result:
     def bytes(self) -> int:
         return self.batch[0] * self.batch_strides[0] * self.dtype.itemsize
 
-    def staging(self, tile_n: int, *, by_rows: bool) -> Staging:
+    def staging(self, tile_n: int, *, by_rows: bool, lean: bool) -> Staging:
         """How tiles of this width pass through shared memory. `by_rows`: whole rows of a tile leave together, which
-        memory prefers, but they take more space."""
+        memory prefers, but they take more space. `lean`: in as little space as possible."""
         widest = _LINE_BYTES // self.dtype.itemsize
         if by_rows and self.aligned and not self.along_m and tile_n % widest == 0:
             pieces = range(1, tile_n // widest + 1)
             chunk = next(tile_n // i for i in pieces if tile_n % (i * widest) == 0 and tile_n // i <= 4 * widest)
-            return Staging(Store.VECTORS, chunk, by_warp=True, buffers=1, line=widest, lines=_WARP_ROWS)
+            padding = 32 if self.dtype.itemsize == 4 else 16
+            return Staging(Store.VECTORS, chunk, True, 1, widest, _WARP_ROWS, padding)
         chunk = next(width for width in (64, 32, 16, 8) if width <= widest and tile_n % width == 0)
         store = Store.BOXES if self.aligned else Store.LINES
+        buffers = max(32 // chunk, 1) if lean else 2
         if self.along_m:
-            return Staging(store, chunk, by_warp=False, buffers=2, line=min(_WARPGROUP_ROWS, widest), lines=chunk)
+            return Staging(store, chunk, by_warp=False, buffers=buffers, line=min(_WARPGROUP_ROWS, widest), lines=chunk)
         if self.aligned:
-            return Staging(store, chunk, by_warp=False, buffers=2, line=chunk, lines=_WARPGROUP_ROWS)
-        return Staging(store, chunk, by_warp=True, buffers=2, line=chunk, lines=_WARP_ROWS)
+            return Staging(store, chunk, by_warp=False, buffers=buffers, line=chunk, lines=_WARPGROUP_ROWS)
+        return Staging(store, chunk, by_warp=True, buffers=buffers, line=chunk, lines=_WARP_ROWS)
 
     def tensor_map(self, position: int, staging: Staging) -> TensorMap:
         size = self.dtype.itemsize

@@ -1,7 +1,8 @@
 """The `simt` family: the CUDA cores, every type and stride, Turing and later.
 
 A sum over K is one chain of multiply-adds in the order of K, in float32 for 16-bit types,
-so a result depends neither on the tile nor on the rest of the batch.
+so a result depends neither on the tile nor on the rest of the batch. Where accuracy="fp32"
+asks for no more error than torch has, tiles with registers to spare add up short chains.
 """
 
 import math
@@ -32,6 +33,7 @@ _CUDA_TYPES: Final[dict[torch.dtype, tuple[str, str, int]]] = {
     torch.int64: ("long long", "unsigned long long", 8),
 }
 
+_SHORT_SUM: Final = 64  # short_sum in simt.cu
 _BAND: Final = 8  # tile rows that share a band of the raster
 _MAX_GRID_YZ: Final = 65535
 _INT_MAX: Final = 2**31 - 1
@@ -55,6 +57,7 @@ class Tile:
     scalar: float = 0.9  # what is left of either when operands are read an element at a time
     wide_index: bool = False  # has registers to spare for 64-bit steps
     float32_only: bool = False  # slower than smaller tiles where operands are converted, or integers
+    short_sums: bool = False  # has registers to spare for a second set of sums
 
     @property
     def threads(self) -> int:
@@ -71,8 +74,8 @@ TILES: Final[dict[int, tuple[Tile, ...]]] = {
         Tile(128, 256, 8, 8, 16, blocks_per_sm=1, alone=0.72, full=0.725, scalar=0.97, float32_only=True),
         Tile(128, 128, 8, 8, 16, blocks_per_sm=2, alone=0.45, full=0.74, scalar=0.91, float32_only=True),
         Tile(64, 128, 8, 8, 8, blocks_per_sm=3, alone=0.34, full=0.70, scalar=0.93, wide_index=True),
-        Tile(64, 64, 16, 8, 4, blocks_per_sm=4, alone=0.29, full=0.65, scalar=0.90),
-        Tile(32, 32, 32, 4, 4, blocks_per_sm=4, alone=0.12, full=0.48, scalar=0.82),
+        Tile(64, 64, 16, 8, 4, blocks_per_sm=4, alone=0.29, full=0.65, scalar=0.90, short_sums=True),
+        Tile(32, 32, 32, 4, 4, blocks_per_sm=4, alone=0.12, full=0.48, scalar=0.82, short_sums=True),
     ),
     8: (
         Tile(128, 128, 4, 8, 8, blocks_per_sm=1, alone=0.36, full=0.37),
@@ -91,7 +94,7 @@ _STORE_OVERHEAD: Final = 50.0
 
 def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family should not do the problem: it could do all of them."""
-    if sm90.rejects(problem, device) is None:
+    if problem.a.dtype != torch.float32 and sm90.rejects(problem, device) is None:
         # Not by cost: a row's result shall not depend on how many others there are.
         return "the tensor cores multiply these types faster"
     return None
@@ -100,7 +103,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the operands."""
     for tile in _tiles(problem):
-        if _unsuited(tile, problem) is None:
+        if _unsuited(tile, problem, device) is None:
             cycles = _cycles(_oriented(problem), device, tile)
             yield Candidate(f"simt {tile}", cycles, partial(plan, problem, device, tile))
 
@@ -108,7 +111,7 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit them, each with its reason."""
     for tile in _tiles(problem):
-        if reason := _unsuited(tile, problem):
+        if reason := _unsuited(tile, problem, device):
             yield Rejection(f"simt {tile}", reason)
 
 
@@ -119,12 +122,19 @@ def _tiles(problem: Problem) -> tuple[Tile, ...]:
     return TILES[_CUDA_TYPES[problem.a.dtype][2]]
 
 
-def _unsuited(tile: Tile, problem: Problem) -> str | None:
+def _unsuited(tile: Tile, problem: Problem, device: Device) -> str | None:
     if _needs_wide_index(problem) and not tile.wide_index:
         return "has no registers for the 64-bit steps that these sizes or strides need"
     if tile.float32_only and problem.a.dtype != torch.float32:
         return "is slower than smaller tiles for types other than float32"
+    if _promises(problem) and not tile.short_sums and problem.k > _SHORT_SUM and sm90.rejects(problem, device) is None:
+        return "sums K in one chain, which may have more error than torch's product"
     return None
+
+
+def _promises(problem: Problem) -> bool:
+    """The error shall be no larger than torch's."""
+    return problem.a.dtype == torch.float32 and problem.accuracy != "ieee"
 
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
@@ -147,6 +157,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         "thread_n": tile.thread_n,
         "threads": tile.threads,
         "blocks_per_sm": tile.blocks_per_sm,
+        "short_sums": tile.short_sums and _promises(p) and p.k > _SHORT_SUM,
         "a_along_k": a_lines.along_k,
         "a_vector": a_lines.vector,
         "a_pitch": a_lines.pitch,

@@ -1,7 +1,8 @@
 """What a configuration of the `sm90` family is expected to cost.
 
-The constants were fitted to 992 timings of 78 products on an H200 (docs/measured.md): times are off by 11% (root mean
-square), and the configuration with the least expected clocks took 1.0% more, on average, than the best one measured.
+The constants were fitted to timings on an H200 (docs/measured.md): 992 of 78 products of 16-bit operands, and 834 of 28
+products of float32. Times are off by 11% and by 7% (root mean square). The configuration with the least expected clocks
+took 1.0% more, on average, than the best one measured, and 1.3% for float32.
 """
 
 import math
@@ -10,40 +11,104 @@ from typing import Final
 
 from tilesmith.device import Device
 
-# Tensor cores.
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Clocks, unless it says otherwise."""
+
+    # Tensor cores.
+    least_wgmma: float  # of a product of 64 x n x 16
+    share_of_two_consumers: float  # of the tensor cores' rate
+    share_of_one_consumer: float
+    narrowness: float  # how much a tile loses that is less than 256 wide
+    alone: float  # clocks of a block without a cluster, relative to one in it
+    # A step of the pipeline.
+    least_step: float
+    step: float
+    promotion: float  # of an element
+    l2_bytes: float  # a clock that an SM gets when all of them ask; of a line of 128 bytes, read in two, half
+    # The end of a tile.
+    tile: float
+    store_by_tma: float  # of an element
+    store_by_threads: float
+    store_partial: float
+    last_store: float  # no later tile hides it
+    # A launch.
+    start: float
+    cluster_start: float
+    memory_start: float
+    reduce: float
+    # Memory, bytes a clock.
+    read: float
+    write: float  # most of it hides behind reading
+    partial: float
+    reread: float  # of these bytes come from memory again
+    # How sharply the slower of arithmetic and memory decides.
+    sharpness: float
+
+
+_SINGLE: Final = _Rates(
+    least_wgmma=15.0,
+    share_of_two_consumers=0.975,
+    share_of_one_consumer=0.74,
+    narrowness=0.06,
+    alone=1.02,
+    least_step=118.0,
+    step=28.0,
+    promotion=0.0,
+    l2_bytes=65.0,
+    tile=1000.0,
+    store_by_tma=0.08,
+    store_by_threads=0.45,
+    store_partial=0.33,
+    last_store=0.042,
+    start=6800.0,
+    cluster_start=2000.0,
+    memory_start=8900.0,
+    reduce=5140.0,
+    read=2380.0,
+    write=4800.0,
+    partial=2200.0,
+    reread=0.15,
+    sharpness=3.1,
+)
+_PLANES: Final = _Rates(
+    least_wgmma=17.2,
+    share_of_two_consumers=0.938,
+    share_of_one_consumer=0.79,
+    narrowness=0.031,
+    alone=1.005,
+    least_step=0.0,
+    step=132.0,
+    promotion=0.0039,
+    l2_bytes=55.2,
+    tile=1590.0,
+    store_by_tma=0.091,
+    store_by_threads=0.58,
+    store_partial=0.21,
+    last_store=0.19,
+    start=5520.0,
+    cluster_start=810.0,
+    memory_start=0.0,
+    reduce=7570.0,
+    read=1626.0,
+    write=4240.0,
+    partial=1600.0,
+    reread=0.107,
+    sharpness=4.45,
+)
 _CLOCKS_OF_A_COLUMN: Final = 0.5  # of a product of 64 x n x 16
-_LEAST_WGMMA: Final = 15.0  # clocks
-_SHARE_OF_TWO_CONSUMERS: Final = 0.975  # of the tensor cores' rate
-_SHARE_OF_ONE_CONSUMER: Final = 0.74
-_SHARE_OF_NARROW_PANELS: Final = 0.91  # of that, where a tile is not a multiple of 64 wide
-_NARROWNESS: Final = 0.06  # how much a tile loses that is less than 256 wide
-_ALONE: Final = 1.02  # clocks of a block without a cluster, relative to one in it
-# A step of the pipeline.
-_LEAST_STEP: Final = 118.0
-_STEP: Final = 28.0
-_L2_BYTES_PER_CLOCK: Final = 65.0  # that an SM gets when all of them ask; of a line of 128 bytes, read in two, half
-# The end of a tile.
-_TILE: Final = 1000.0
-_STORE_BY_TMA: Final = 0.08  # clocks of an element
-_STORE_BY_THREADS: Final = 0.45
-_STORE_FLOAT32: Final = 0.33
-_LAST_STORE: Final = 0.042  # no later tile hides it
-# A launch.
-_START: Final = 6800.0
-_CLUSTER_START: Final = 2000.0
-_MEMORY_START: Final = 8900.0
+_SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where lines of B in shared memory are short
+_SHARE_OF_ODD_WIDTHS: Final = 0.965  # where columns of B are loaded and not used
+_STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
 _TIMER: Final = 6000.0  # what the timings had of their own
 _REALIGN: Final = 7760.0
-_REDUCE: Final = 5140.0
-# Memory, bytes a clock.
-_READ: Final = 2380.0
-_WRITE: Final = 4800.0  # most of it hides behind reading
-_REALIGNED: Final = 2530.0  # read and written
-_PARTIAL: Final = 2200.0
-_REREAD: Final = 0.15  # of these bytes come from memory again
-_STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
-# How sharply the slower of arithmetic and memory decides.
-_SHARPNESS: Final = 3.1
+_REALIGNED: Final = 2530.0  # bytes a clock, read and written
+_SPLIT: Final = 15600.0
+_SPLIT_BYTES: Final = 2320.0  # a clock, read and written
+_IDLE_LAUNCHES: Final = 5300.0  # of the wide scheme, which as a rule has nothing to do
+_FASTER_CLOCK: Final = 1.13  # of the CUDA cores, which do what the tensor cores do not: float32 counts theirs
+_PAIRS_IN_BATCHES: Final = 1.8  # more clocks of pairs of blocks where there are several matrices of planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,55 +121,70 @@ class Work:
     splits: int
     units: int  # tiles of all splits and matrices, those included that only fill a cluster
     steps: int  # of 64 along K, for one unit
+    planes: int  # of each operand
+    batches: int
+    narrow_panels: bool  # lines of B in shared memory are short
+    loaded_columns: int  # of B, for a tile
     a_straddles: bool  # the lines of a tile straddle those of L2
     b_straddles: bool
-    input_bytes: int
+    input_bytes: int  # as the product reads them
     reread_bytes: int  # of operands that several tiles read, each time after the first
     output_elements: int
     realigned_bytes: int
+    split_bytes: int  # of planes
     stored_by_threads: bool
     reduced: bool
 
 
 def cycles(work: Work, device: Device) -> float:
     """The clocks from the first launch to the end of the last."""
+    rates = _PLANES if work.planes > 1 else _SINGLE
     blocks = device.sm_count // work.cluster * work.cluster
     rounds = -(-work.units // blocks)
     elements = work.tile_m * work.tile_n
 
-    arithmetic = rounds * (work.steps * _step(work) + _end_of_tile(work))
-    arithmetic += _LAST_STORE * elements + _START + (_CLUSTER_START if work.cluster > 1 else 0.0)
+    arithmetic = rounds * (work.steps * _step(work, rates) + _end_of_tile(work, rates))
+    if work.planes > 1 and work.cluster > 1 and work.batches > 1:
+        arithmetic *= _PAIRS_IN_BATCHES
+    arithmetic += rates.last_store * elements + rates.start + (rates.cluster_start if work.cluster > 1 else 0.0)
 
-    reading = (work.input_bytes + _REREAD * work.reread_bytes) / _READ
+    reading = (work.input_bytes + rates.reread * work.reread_bytes) / rates.read
     if work.splits > 1:
         reading *= 1 + _STRIPES * (1 - work.tile_n / 256)
-    memory = reading + work.output_elements * 2 / _WRITE + _MEMORY_START
+    memory = reading + work.output_elements * 2 * work.planes / rates.write + rates.memory_start
 
-    total = math.pow(math.pow(arithmetic, _SHARPNESS) + math.pow(memory, _SHARPNESS), 1 / _SHARPNESS)
+    sharpness = rates.sharpness
+    total = math.pow(math.pow(arithmetic, sharpness) + math.pow(memory, sharpness), 1 / sharpness)
     if work.realigned_bytes:
         total += _REALIGN + 2 * work.realigned_bytes / _REALIGNED
+    if work.split_bytes:
+        total += _SPLIT + 2 * work.split_bytes / _SPLIT_BYTES + _IDLE_LAUNCHES
     if work.reduced:
-        total += _REDUCE + work.output_elements * work.splits * 4 / _PARTIAL
-    return total - _TIMER
+        total += rates.reduce + work.output_elements * work.splits * 4 / rates.partial
+    # The timer counts in the times of the other family, too.
+    return total * _FASTER_CLOCK if work.split_bytes else total - _TIMER
 
 
-def _step(work: Work) -> float:
+def _step(work: Work, rates: _Rates) -> float:
     consumers = work.tile_m // 64
-    share = _SHARE_OF_TWO_CONSUMERS if consumers > 1 else _SHARE_OF_ONE_CONSUMER
-    if work.tile_n > 64 and work.tile_n % 64:
+    products = 4 * work.planes * (work.planes + 1) // 2
+    share = rates.share_of_two_consumers if consumers > 1 else rates.share_of_one_consumer
+    if work.narrow_panels:
         share *= _SHARE_OF_NARROW_PANELS
-    multiply = 4 * consumers * max(work.tile_n * _CLOCKS_OF_A_COLUMN, _LEAST_WGMMA) / share
-    multiply *= math.pow(256 / work.tile_n, _NARROWNESS)
+    if work.loaded_columns != work.tile_n:
+        share *= _SHARE_OF_ODD_WIDTHS
+    multiply = products * consumers * max(work.tile_n * _CLOCKS_OF_A_COLUMN, rates.least_wgmma) / share
+    multiply *= math.pow(256 / work.tile_n, rates.narrowness)
     if work.cluster == 1:
-        multiply *= _ALONE
+        multiply *= rates.alone
     a_lines = work.tile_m * (1 + work.a_straddles)
-    b_lines = work.tile_n / work.cluster * (1 + work.b_straddles)
-    load = (a_lines + b_lines) * 128 / _L2_BYTES_PER_CLOCK
-    return max(multiply, load, _LEAST_STEP) + _STEP
+    b_lines = work.loaded_columns / work.cluster * (1 + work.b_straddles)
+    load = work.planes * (a_lines + b_lines) * 128 / rates.l2_bytes
+    return max(multiply, load, rates.least_step) + rates.step + rates.promotion * work.tile_m * work.tile_n
 
 
-def _end_of_tile(work: Work) -> float:
+def _end_of_tile(work: Work, rates: _Rates) -> float:
     elements = work.tile_m * work.tile_n
     if work.reduced:
-        return _STORE_FLOAT32 * elements
-    return _TILE + (_STORE_BY_THREADS if work.stored_by_threads else _STORE_BY_TMA) * elements
+        return rates.store_partial * elements
+    return rates.tile + (rates.store_by_threads if work.stored_by_threads else rates.store_by_tma) * elements

@@ -63,6 +63,10 @@ __device__ __forceinline__ void barrier_wait(Barrier& barrier, unsigned parity) 
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Counts this warp in without waiting.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // Orders execution, not memory.
 __device__ __forceinline__ void cluster_arrive() {

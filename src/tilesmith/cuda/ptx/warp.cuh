@@ -20,6 +20,13 @@ __device__ __forceinline__ bool elect_one() {
 // A value that is the same in all lanes, known to be so.
 __device__ __forceinline__ int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
+// The greatest value of all lanes.
+__device__ __forceinline__ int warp_max(int value) {
+  int greatest;
+  asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;" : "=r"(greatest) : "r"(value));
+  return greatest;
+}
+
 template <int registers>
 __device__ __forceinline__ void registers_decrease() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

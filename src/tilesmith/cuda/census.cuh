@@ -1,0 +1,77 @@
+// What the split of float32 operands into 16-bit planes finds out about their values, and what follows from it.
+//
+// A row of an operand (for B: a column) is scaled by a power of two that brings its values to the middle of float16's
+// range, and each value becomes the sum of float16 planes. That keeps 22 bits of it, unless it is so small
+// that its last plane runs into float16's least number: then the error is up to 2^-25, and the value is lossy. That
+// does no harm in a sum that has much larger terms. It has, for certain, if there are enough large values in the row
+// and in the column: more than K in both together, so that some of them meet.
+#pragma once
+
+#include "ptx/warp.cuh"
+
+namespace tilesmith {
+
+struct Census {
+  int least_large;  // large values of a row, in the row that has the fewest
+  int most_lossy;   // lossy values of a row, in the row that has the most
+  int peak;         // the bits of the largest value, scaled
+  int special;      // there are infinities or NaNs, or a value is too large for its row's scale
+
+  static constexpr unsigned large_pair = 0x48004800;  // large values are at least 8
+
+  static __device__ __forceinline__ Census none() { return {1 << 23, 0, 0, 0}; }
+
+  __device__ __forceinline__ void add(const Census& other) {
+    least_large = min(least_large, other.least_large);
+    most_lossy = max(most_lossy, other.most_lossy);
+    peak = max(peak, other.peak);
+    special |= other.special;
+  }
+};
+
+enum class Verdict : int {
+  planes_suffice,
+  wide,     // there are values that need the wide scheme
+  special,  // and infinities or NaNs
+};
+
+// Whether the errors of lossy values are below 2^-22 of what the large ones add up to. An error of 2^-25
+// is multiplied by the other operand's peak at most; products of large values are at least 2^6.
+__device__ __forceinline__ Verdict verdict(const Census& a, const Census& b, int depth) {
+  if (a.special | b.special)
+    return Verdict::special;
+  const float meetings = static_cast<float>(a.least_large + b.least_large - depth);
+  const float lossy = static_cast<float>(a.most_lossy) * __int_as_float(b.peak) +
+                      static_cast<float>(b.most_lossy) * __int_as_float(a.peak);
+  return lossy == 0.0f || lossy <= 0x1p9f * meetings ? Verdict::planes_suffice : Verdict::wide;
+}
+
+// The census of an operand, from those of `count` blocks. K is cut into `slabs` slabs, which the blocks have in turn;
+// the row with the fewest large values has no fewer than the slabs' least together. All lanes of a warp get it.
+template <int slabs>
+__device__ __forceinline__ Census total(const Census* counted, int count) {
+  Census sum = {0, 0, 0, 0};
+  for (int first = 0; first < slabs; first += 32) {
+    Census slab = Census::none();
+    for (int i = first + threadIdx.x % 32; i < count; i += slabs < 32 ? 32 : slabs) slab.add(counted[i]);
+#pragma unroll
+    for (int distance = 16; distance >= slabs; distance /= 2) {
+      slab.least_large = min(slab.least_large, __shfl_xor_sync(0xffffffffu, slab.least_large, distance));
+      slab.most_lossy = max(slab.most_lossy, __shfl_xor_sync(0xffffffffu, slab.most_lossy, distance));
+    }
+    sum.least_large += slab.least_large;
+    sum.most_lossy += slab.most_lossy;
+    sum.peak = max(sum.peak, slab.peak);
+    sum.special |= slab.special;
+  }
+#pragma unroll
+  for (int distance = slabs < 32 ? slabs / 2 : 16; distance > 0; distance /= 2) {
+    sum.least_large += __shfl_xor_sync(0xffffffffu, sum.least_large, distance);
+    sum.most_lossy += __shfl_xor_sync(0xffffffffu, sum.most_lossy, distance);
+  }
+  sum.peak = ptx::warp_max(sum.peak);
+  sum.special = ptx::warp_max(sum.special);
+  return sum;
+}
+
+}  // namespace tilesmith

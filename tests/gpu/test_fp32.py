@@ -1,0 +1,316 @@
+"""float32 products: the promise that their error is no larger than that of torch's own, on data of every kind; and that
+they are exact where float32 is, in every tile, layout and way to store."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from guarded import Guarded, contiguous_strides
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+import tilesmith
+from tilesmith.bench.distributions import DISTRIBUTIONS, operands
+from tilesmith.device import Device, installed
+from tilesmith.kernels import sm90, thin
+from tilesmith.plan import Plan
+from tilesmith.planner import choose
+from tilesmith.prepared import prepare
+from tilesmith.problem import Problem
+
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+ORDINARY = ["uniform", "normal", "rectified", "graded rows", "graded columns"]
+
+
+def errors(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor, where: torch.Tensor) -> tuple[float, float]:
+    """comp and norm over the elements of a mask."""
+    exact, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    wrong = (product.double() - exact).abs()[where]
+    comp = torch.where(wrong == 0, 0.0, wrong / scale[where]).max() if wrong.numel() else torch.zeros(())
+    size = exact[where].norm()
+    return comp.item(), (wrong.norm() / size).item() if wrong.norm() > 0 else 0.0
+
+
+def norm_is_promised(name: str, k: int) -> bool:
+    """Where terms cancel, a sum of a few hundred of them may lose more than in torch's order: see docs/accuracy.md."""
+    return name != "cancelling" or k <= 17 or k >= 1000
+
+
+def assert_promise(
+    ours: torch.Tensor, theirs: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, in_norm: bool = True
+) -> None:
+    """No more error than torch has, down to the floor; infinities and NaNs in the same places."""
+    for is_kind in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(is_kind(ours), is_kind(theirs)), f"{is_kind.__name__} elsewhere"
+    finite = torch.isfinite(theirs)
+    (comp, norm), (torch_comp, torch_norm) = errors(ours, a, b, finite), errors(theirs, a, b, finite)
+    assert comp <= max(torch_comp, 1e-6), f"comp {comp:.2e}, torch {torch_comp:.2e}"
+    assert not in_norm or norm <= max(torch_norm, 3e-7), f"norm {norm:.2e}, torch {torch_norm:.2e}"
+
+
+def is_for_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return sm90.rejects(Problem.of(a, b), installed(0)) is None
+
+
+def in_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """By the `sm90` family, also where others are faster."""
+    problem = Problem.of(a, b)
+    plan = min(sm90.candidates(problem, installed(0)), key=lambda candidate: candidate.cycles).plan()
+    return prepare(plan, 0)(a, b)
+
+
+# The promise.
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 17, 33, 64, 65, 200, 515, 1000, 4096])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_no_more_error_than_torch_on_data_of_every_kind(name: str, k: int) -> None:
+    for m, n in ((300, 200), (5, 700)):
+        a, b = operands(name, m, k, n, "cuda", seed=k)
+        theirs = torch.matmul(a, b)
+        in_norm = norm_is_promised(name, k)
+        assert_promise(tilesmith.matmul(a, b), theirs, a, b, in_norm=in_norm)
+        if is_for_tensor_cores(a, b):
+            assert_promise(in_tensor_cores(a, b), theirs, a, b, in_norm=in_norm)
+
+
+@pytest.mark.parametrize("shape", [(64, 65536, 64), (1, 65536, 80), (2048, 2048, 1500), (3, 20000, 3)], ids=str)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_no_more_error_than_torch_at_large_sizes(name: str, shape: tuple[int, int, int]) -> None:
+    a, b = operands(name, *shape, "cuda")
+    assert_promise(tilesmith.matmul(a, b), torch.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_transposed_operands_keep_the_promise(name: str) -> None:
+    """Their scales come from other samples."""
+    a, b = operands(name, 257, 700, 191, "cuda")
+    theirs = torch.matmul(a, b)
+    for x, y in itertools.product((a, a.T.contiguous().T), (b, b.T.contiguous().T)):
+        assert_promise(in_tensor_cores(x, y), theirs, a, b, in_norm=norm_is_promised(name, 700))
+
+
+@pytest.mark.parametrize("name", ["normal", "lognormal", "outliers", "exponents within 20"])
+def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    for m, k, n in ((512, 512, 512), (300, 1111, 200), (1024, 4096, 256)):
+        a, b = operands(name, m, k, n, "cuda")
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        theirs = torch.matmul(a, b)
+        torch.backends.cuda.matmul.fp32_precision = before
+        everywhere = torch.ones_like(theirs, dtype=torch.bool)
+        plan = min(
+            sm90.candidates(Problem.of(a, b, accuracy="tf32"), installed(0)), key=lambda candidate: candidate.cycles
+        ).plan()
+        for ours in (prepare(plan, 0)(a, b), tilesmith.matmul(a, b, accuracy="tf32")):
+            (comp, norm), (torch_comp, torch_norm) = (errors(x, a, b, everywhere) for x in (ours, theirs))
+            assert norm <= 1.01 * torch_norm
+            assert comp <= 1.2 * torch_comp  # the largest of many errors of one distribution
+
+
+# Exactly.
+
+
+def few_sms() -> Device:
+    """The GPU with a few of its SMs: blocks then have several tiles, however small the product is."""
+    return replace(installed(0), sm_count=4)
+
+
+def integers(rows: int, columns: int, layout: str = "n", most: int = 4) -> Guarded:
+    strides = (columns, 1) if layout == "n" else (1, rows)
+    return placed((rows, columns), strides, 0, most)
+
+
+def placed(shape: Sequence[int], strides: Sequence[int], shift: int = 0, most: int = 4) -> Guarded:
+    guarded = Guarded.empty(shape, strides, torch.float32, shift)
+    guarded.tensor.copy_(torch.randint(-most, most + 1, tuple(shape), device="cuda").float())
+    return guarded
+
+
+def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
+    """The plan computes the product, twice, and touches nothing else."""
+    expected = (a.tensor.double() @ b.tensor.double()).float()
+    product = prepare(plan, 0)
+    for _ in range(2):
+        out.tensor.fill_(float("nan"))
+        product(a.tensor, b.tensor, out.tensor)
+        torch.testing.assert_close(out.tensor, expected, rtol=0, atol=0)
+    for guarded in (a, b, out):
+        guarded.assert_outside_untouched()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tile", sm90.PROMOTED_TILES, ids=lambda tile: "{}x{}".format(*tile))
+def test_every_tile_and_layout_is_exact_on_integers(tile: tuple[int, int], layout: str) -> None:
+    if tile[1] == 8:
+        layout = layout[0] + "t"  # no product instruction has so narrow a B by rows
+    for (m, k, n), cluster in (((264, 200, 296), 1), ((137, 195, 521), 2)):
+        a, b = integers(m, k, layout[0]), integers(k, n, layout[1])
+        out = Guarded.empty((m, n), (n, 1), torch.float32)
+        c = sm90.Configuration(*tile, cluster=cluster if tile[1] > 8 else 1)
+        problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
+        assert sm90.unsuited(problem, few_sms(), c) is None
+        assert_exact(sm90.plan(problem, few_sms(), c), a, b, out)
+
+
+@pytest.mark.parametrize(
+    ("c", "m", "k", "n"),
+    [
+        (sm90.Configuration(128, 256), 1000, 64, 1536),  # one step along K, and B stays
+        (sm90.Configuration(128, 128), 1000, 40, 1024),
+        (sm90.Configuration(128, 256), 999, 33, 1001),
+        (sm90.Configuration(64, 32, splits=3), 136, 700, 200),
+        (sm90.Configuration(128, 128, cluster=2, splits=5), 300, 1001, 263),
+        (sm90.Configuration(64, 16, cluster=2, swap=True), 9, 1000, 520),
+        (sm90.Configuration(128, 96, splits=7, swap=True), 90, 999, 521),
+        (sm90.Configuration(64, 96), 70, 70000, 100),  # slabs of K
+    ],
+    ids=str,
+)
+def test_every_kind_is_exact_on_integers(c: sm90.Configuration, m: int, k: int, n: int) -> None:
+    for layout, strides in itertools.product(("nn", "tt"), ((n, 1), (n + 3, 1), (1, m))):
+        a, b = integers(m, k, layout[0]), integers(k, n, layout[1])
+        out = Guarded.empty((m, n), strides, torch.float32)
+        problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
+        assert sm90.unsuited(problem, few_sms(), c) is None
+        assert_exact(sm90.plan(problem, few_sms(), c), a, b, out)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((3, 136, 200), (3, 200, 264)), ((137, 199), (5, 199, 263)), ((2, 1, 3, 70, 72), (4, 1, 72, 40))],
+    ids=str,
+)
+def test_batches_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = placed(a, contiguous_strides(a)), placed(b, contiguous_strides(b))
+    shape = torch.matmul(x.tensor, y.tensor).shape
+    for c in (sm90.Configuration(128, 64, cluster=2), sm90.Configuration(64, 96)):
+        out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
+        assert_exact(sm90.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), few_sms(), c), x, y, out)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_few_rows_are_exact_on_integers(rows: int, layout: str) -> None:
+    for k, n, few_are_columns in itertools.product((1, 70, 515, 2000), (1, 7, 132, 1001), (False, True)):
+        m, n = (n, rows) if few_are_columns else (rows, n)
+        a, b = integers(m, k, layout[0]), integers(k, n, layout[1])
+        for strides in ((n, 1), (1, m), (2 * n + 1, 2)):
+            out = Guarded.empty((m, n), strides, torch.float32)
+            problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
+            assert thin.rejects(problem, installed(0)) is None
+            assert_exact(thin.plan(problem, installed(0)), a, b, out)
+
+
+def test_integers_up_to_2_to_the_11_are_exact() -> None:
+    a, b = integers(300, 40, most=2047), integers(40, 300, most=1)
+    torch.testing.assert_close(in_tensor_cores(a.tensor, b.tensor), a.tensor @ b.tensor, rtol=0, atol=0)
+
+
+# Anything.
+
+
+PARTS = 8  # of the 200 examples: most of their time goes into compiling, which parts do at the same time
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_shapes_and_strides_keep_the_promise(part: int) -> None:
+    @seed(part)
+    @settings(max_examples=200 // PARTS, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(
+        m=st.one_of(st.integers(1, 20), st.integers(1, 400)),
+        k=st.one_of(st.integers(1, 70), st.integers(1, 3000)),
+        n=st.one_of(st.integers(1, 20), st.integers(1, 400)),
+        name=st.sampled_from(sorted(DISTRIBUTIONS)),
+        transposed=st.tuples(st.booleans(), st.booleans()),
+        pads=st.tuples(*[st.sampled_from([0, 0, 1, 3, 4])] * 2),
+        shifts=st.tuples(*[st.sampled_from([0, 0, 1])] * 2),
+    )
+    def check(
+        m: int,
+        k: int,
+        n: int,
+        name: str,
+        transposed: tuple[bool, bool],
+        pads: tuple[int, int],
+        shifts: tuple[int, int],
+    ) -> None:
+        placed_operands = []
+        for x, across, pad, shift in zip(operands(name, m, k, n, "cuda"), transposed, pads, shifts, strict=True):
+            rows, columns = x.shape
+            strides = (1, rows + pad) if across else (columns + pad, 1)
+            guarded = Guarded.empty((rows, columns), strides, torch.float32, shift)
+            guarded.tensor.copy_(x)
+            placed_operands.append(guarded)
+        a, b = (guarded.tensor for guarded in placed_operands)
+        theirs = torch.matmul(a, b)
+        in_norm = norm_is_promised(name, k)
+        assert_promise(tilesmith.matmul(a, b), theirs, a, b, in_norm=in_norm)
+        if is_for_tensor_cores(a, b):
+            assert_promise(in_tensor_cores(a, b), theirs, a, b, in_norm=in_norm)
+        for guarded in placed_operands:
+            guarded.assert_outside_untouched()
+
+    check()
+
+
+# At home in torch.
+
+
+def test_a_graph_finds_out_anew_what_its_operands_are_like() -> None:
+    """Which scheme multiplies is decided on the GPU, each time."""
+    a, b = (torch.randn(500, 500, device="cuda") for _ in range(2))
+    problem = Problem.of(a, b)
+    plan = sm90.plan(problem, installed(0), sm90.Configuration(128, 128))
+    product = prepare(plan, 0)
+    result = torch.empty(500, 500, device="cuda")
+    product(a, b, result)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product(a, b, result)
+    for name in ("normal", "graded slices of K", "infinities and NaNs", "uniform", "exponents within 60", "normal"):
+        x, y = operands(name, 500, 500, 500, "cuda")
+        a.copy_(x)
+        b.copy_(y)
+        result.fill_(float("nan"))
+        graph.replay()
+        assert_promise(result, torch.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("name", [*ORDINARY, "graded slices of K", "infinities and NaNs"])
+def test_a_result_never_moves_between_runs(name: str) -> None:
+    for m, k, n in ((300, 500, 400), (8, 4096, 2048), (64, 32768, 64)):
+        a, b = operands(name, m, k, n, "cuda")
+        first = tilesmith.matmul(a, b)
+        for _ in range(5):
+            torch.testing.assert_close(tilesmith.matmul(a, b), first, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_workspace_does_not_grow() -> None:
+    a, b = torch.randn(700, 900, device="cuda"), torch.randn(900, 800, device="cuda")
+    plan = choose(Problem.of(a, b), installed(0))
+    assert plan.workspace_bytes > 0
+    tilesmith.matmul(a, b)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    for _ in range(1000):
+        tilesmith.matmul(a, b)
+    torch.cuda.synchronize()
+    assert (torch.cuda.memory_reserved(), torch.cuda.memory_allocated()) == before
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((400, 300), (300, 500)), ((5, 370, 700), (700, 350)), ((401, 2949), (2949, 333))], ids=str
+)
+def test_gradients_keep_the_promise(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = torch.randn(a, device="cuda").requires_grad_(), torch.randn(b, device="cuda").requires_grad_()
+    result = tilesmith.matmul(x, y)
+    weight = torch.randn_like(result)
+    result.backward(weight)
+    exact_x, exact_y = x.detach().double().requires_grad_(), y.detach().double().requires_grad_()
+    torch.matmul(exact_x, exact_y).backward(weight.double())
+    for ours, exact in ((x.grad, exact_x.grad), (y.grad, exact_y.grad)):
+        assert ours is not None and exact is not None
+        assert ((ours.double() - exact).norm() / exact.norm()).item() <= 1e-6

@@ -1,0 +1,933 @@
+"""float32 products on tensor cores: the launches that split operands into planes and multiply these, what they keep in
+the workspace, and what ptxas makes of them. What the values become is the business of the tests of the promise."""
+
+import itertools
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from machine_code import built, complaints, instructions, total
+
+from tilesmith import CompilationError
+from tilesmith.accuracy import Accuracy
+from tilesmith.bench import suites
+from tilesmith.device import KNOWN_GPUS, Device, named
+from tilesmith.jit import compiler, source
+from tilesmith.kernels import simt, sm90
+from tilesmith.plan import Kernel, Plan, Stage, TensorMap
+from tilesmith.planner import choose
+from tilesmith.problem import Problem
+
+H200 = named("h200")
+DEVICES = {
+    "h200": H200,
+    "h100": named("h100"),
+    "78 SMs": replace(H200, sm_count=78),
+    "7 SMs": replace(H200, sm_count=7),  # fewer blocks than K may have slabs
+    "100 KB": replace(H200, shared_bytes_per_block=100 * 1000),
+}
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+ACCURACIES: list[Accuracy] = ["fp32", "tf32"]
+TILE_K = 64
+THREADS = 256
+VECTOR = 4
+AT_ONCE = 4  # steps that a thread reads together
+LEAST_K = 33  # for planes that keep what the promise of fp32 asks for
+
+
+def meta(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="meta")
+
+
+def laid_out(*shape: int, layout: str) -> torch.Tensor:
+    """By rows ("n") or by columns ("t")."""
+    return meta(*shape) if layout == "n" else meta(*shape[:-2], shape[-1], shape[-2]).mT
+
+
+def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> torch.Tensor:
+    return meta(1).as_strided(tuple(shape), tuple(strides), offset)
+
+
+def constants(kernel: Kernel) -> dict[str, Any]:
+    return dict(kernel.constants)
+
+
+def entries(plan: Plan) -> list[str]:
+    return [stage.kernel.entry for stage in plan.stages]
+
+
+def planned(problem: Problem, configuration: sm90.Configuration, device: Device = H200) -> Plan:
+    assert sm90.rejects(problem, device) is None
+    assert sm90.unsuited(problem, device, configuration) is None
+    return sm90.plan(problem, device, configuration)
+
+
+# Batches, rows and columns that end within a strip, slabs of K, and less K than a step.
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((1, 1), (1, 1)),
+    ((4096, 4096), (4096, 4096)),
+    ((8205, 2949), (2949, 5921)),
+    ((32768, 64), (64, 32768)),
+    ((256, 524288), (524288, 256)),
+    ((1, 1048576), (1048576, 70)),
+    ((17, 8192), (8192, 8192)),
+    ((130, 70), (70, 24)),
+    ((300, 5), (5, 500)),
+    ((7000, 8, 16), (7000, 16, 8)),
+    ((7, 1, 33, 65), (1, 9, 65, 17)),
+    ((2, 1, 3, 64, 640), (5, 1, 640, 72)),
+    ((3, 100, 6000), (6000, 40)),
+]
+
+
+def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Operands of every shape in all layouts, and others with strides of all kinds."""
+    for (a, b), layout in itertools.product(SHAPES, LAYOUTS):
+        yield laid_out(*a, layout=layout[0]), laid_out(*b, layout=layout[1])
+    for strides, offset in [((301, 1), 0), ((304, 1), 1), ((1, 203), 3), ((600, 2), 0), ((3, 700), 0), ((2, 400), 1)]:
+        matrix = strided((200, 300), strides, offset)
+        yield matrix, meta(300, 100)
+        yield meta(100, 200), matrix
+        yield matrix, matrix.T
+    yield meta(200, 300).expand(3, 200, 300), meta(3, 300, 100)
+    yield strided((3, 2, 70, 90), (0, 6301, 90, 1)), strided((3, 2, 90, 50), (4501, 0, 1, 90))
+
+
+def every_plan(device: Device = H200) -> Iterator[Plan]:
+    """One of each kind that the family offers: with and without splits, clusters and the transposed product."""
+    for (a, b), accuracy in itertools.product(pairs(), ACCURACIES):
+        problem = Problem.of(a, b, accuracy=accuracy)
+        if accuracy == "fp32" and problem.k < LEAST_K:
+            assert "so short" in (sm90.rejects(problem, device) or "")
+            continue
+        assert sm90.rejects(problem, device) is None
+        kinds = {}
+        for c in sm90.configurations(problem, device):
+            if sm90.unsuited(problem, device, c) is None:
+                kinds[c.swap, c.splits, c.cluster, c.tile_m, c.tile_n > 128] = c
+        assert kinds
+        for c in kinds.values():
+            yield sm90.plan(problem, device, c)
+
+
+# What the kernels are told.
+
+
+class Operand(NamedTuple):
+    """struct Operand of split.cu, and the constants of its strip. Addresses are offsets in the workspace."""
+
+    buffer: str  # that is split
+    planes: int
+    factors: int
+    wide_exponents: int
+    slab_exponents: int
+    row_stride: int
+    k_stride: int
+    batch_stride: tuple[int, ...]
+    pitch: int
+    matrix_pitch: int
+    rows: int
+    depth: int
+    plane_depth: int
+    slab_depth: int
+    slab_pitch: int
+    strips: int
+    tasks: int
+    scale_pitch: int
+    first_block: int
+    batch_size: tuple[int, ...]
+    mn_major: bool
+    access: int
+    strip_rows: int
+    slabs: int
+    stored: int  # planes
+    batch_rank: int
+
+    @property
+    def matrices(self) -> int:
+        return math.prod(self.batch_size)
+
+    @classmethod
+    def both(cls, stage: Stage) -> "list[Operand]":
+        assert stage.kernel.entry == "split"
+        c = constants(stage.kernel)
+        found = []
+        for name, position in (("a", 0), ("b", 144)):
+            source, *targets = (address_at(stage, position + 8 * i) for i in range(5))
+            assert source[0] in ("a", "b")
+            assert source[1] == 0
+            assert {buffer for buffer, _ in targets} == {"workspace"}
+            f = struct.unpack_from("<40x7q12i", stage.arguments, position)
+            own = (c[f"{name}_mn_major"], c[f"{name}_access"], c[f"{name}_rows"], c[f"{name}_slabs"])
+            found.append(
+                cls._make(
+                    [
+                        source[0],
+                        *(offset for _, offset in targets),
+                        *(*f[:2], f[2:5], *f[5:16], f[16:19]),
+                        *(*own, c["planes"] + c["wide"], c["batch_rank"]),
+                    ]
+                )
+            )
+        return found
+
+
+class Scales(NamedTuple):
+    """struct RowScales of scale.cuh."""
+
+    offset: int
+    pitch: int
+    matrices: tuple[int, ...]
+
+
+class Product(NamedTuple):
+    """struct Parameters of sm90.cu: what there is for planes."""
+
+    tiles_m: int
+    tiles_n: int
+    batches: int
+    batch_size: tuple[int, ...]
+    a_moves: tuple[int, ...]
+    b_moves: tuple[int, ...]
+    depth: int
+    plane_depth: int
+    scales: tuple[Scales, Scales]
+    censuses: int
+    verdict: int
+    censuses_each: int
+
+    @classmethod
+    def of(cls, stage: Stage) -> "Product":
+        assert stage.kernel.entry == "sm90"
+        f = struct.unpack_from("<17i", stage.arguments, 432)
+        depth, plane_depth = struct.unpack_from("<2i", stage.arguments, 500)
+        scales = []
+        for position in (512, 536):
+            pitch, *matrices = struct.unpack_from("<8x4i", stage.arguments, position)
+            scales.append(Scales(address_at(stage, position)[1], pitch, tuple(matrices)))
+        (each,) = struct.unpack_from("<i", stage.arguments, 576)
+        return cls(
+            *(f[0], f[1], f[3], f[8:11], f[11:14], f[14:17], depth, plane_depth),
+            (scales[0], scales[1]),
+            *(address_at(stage, 560)[1], address_at(stage, 568)[1], each),
+        )
+
+
+def address_at(stage: Stage, position: int) -> tuple[str, int]:
+    assert stage.arguments[position : position + 8] == bytes(8)
+    (found,) = (each for each in stage.addresses if each.position == position)
+    return found.buffer, found.offset
+
+
+def offset_checks(struct_name: str, size: int, offsets: dict[str, int]) -> str:
+    """Makes a translation unit assert where a struct has its fields."""
+    name = f"tilesmith::{struct_name}"
+    fields = (f"static_assert(__INTADDR__(&(({name}*)0)->{field}) == {at});" for field, at in offsets.items())
+    return "\n".join([f"static_assert(sizeof({name}) == {size});", *fields])
+
+
+OPERAND_FIELDS = {
+    "from": 0,
+    "to": 8,
+    "factors": 16,
+    "wide_exponents": 24,
+    "slab_exponents": 32,
+    "row_stride": 40,
+    "k_stride": 48,
+    "batch_stride": 56,
+    "pitch": 80,
+    "matrix_pitch": 88,
+    "rows": 96,
+    "depth": 100,
+    "plane_depth": 104,
+    "slab_depth": 108,
+    "slab_pitch": 112,
+    "strips": 116,
+    "tasks": 120,
+    "scale_pitch": 124,
+    "first_block": 128,
+    "batch_size": 132,
+}
+SPLIT_FIELDS = {"operands[0]": 0, "operands[1]": 144, "censuses": 288, "verdict": 296}
+PRODUCT_FIELDS = {
+    "schedule.tiles_m": 432,
+    "schedule.tiles_n": 436,
+    "schedule.splits": 440,
+    "schedule.batches": 444,
+    "schedule.k_steps": 448,
+    "schedule.longer_splits": 452,
+    "schedule.band": 456,
+    "schedule.panel": 460,
+    "batch_size": 464,
+    "a_moves": 476,
+    "b_moves": 488,
+    "depth": 500,
+    "plane_depth": 504,
+    "a_scales.first": 512,
+    "a_scales.pitch": 520,
+    "a_scales.matrices": 524,
+    "b_scales.first": 536,
+    "b_scales.pitch": 544,
+    "b_scales.matrices": 548,
+    "censuses": 560,
+    "verdict": 568,
+    "censuses_each": 576,
+}
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_kernels_have_their_fields_where_the_arguments_are(wide: bool) -> None:
+    """The offsets that the structs of this file decode are those of the CUDA sources."""
+    plan = planned(Problem.of(meta(65, 129), meta(129, 8)), sm90.Configuration(64, 16))
+    split, product = plan.stages[2 * wide : 2 * wide + 2]
+    assert (len(split.arguments), len(product.arguments)) == (304, 640)
+    checks = offset_checks("Operand", 144, OPERAND_FIELDS) + offset_checks("Parameters", 304, SPLIT_FIELDS)
+    compiler.compile(source.render(split.kernel) + checks, "sm_90a")
+    checks = offset_checks("Parameters", 640, PRODUCT_FIELDS) + offset_checks("Census", 16, {"least_large": 0})
+    compiler.compile(source.render(product.kernel) + checks + offset_checks("Verdict", 4, {}), "sm_90a")
+
+
+def test_a_split_with_wrong_arguments_does_not_compile() -> None:
+    kernel = planned(Problem.of(meta(64, 64), meta(64, 64)), sm90.Configuration(64, 64)).stages[0].kernel
+    text = source.render(kernel)
+    wrong = text.replace("parameter_bytes = 304;", "parameter_bytes = 312;")
+    assert wrong != text
+    with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
+
+
+def test_the_split_is_told_where_operands_lie_and_where_their_planes_go() -> None:
+    a, b = strided((3, 300, 70), (22501, 75, 1)), meta(70, 1501)
+    plan = planned(Problem.of(a, b), sm90.Configuration(64, 64))
+    x, y = Operand.both(plan.stages[0])
+    assert (x.buffer, x.row_stride, x.k_stride, x.batch_stride) == ("a", 75, 1, (22501, 0, 0))
+    assert (x.rows, x.depth, x.plane_depth, x.batch_size) == (300, 70, 128, (3, 1, 1))
+    assert (x.mn_major, x.pitch, x.matrix_pitch) == (False, 256, 300 * 256)
+    assert (y.buffer, y.row_stride, y.k_stride, y.batch_stride) == ("b", 1, 1501, (0, 0, 0))
+    assert (y.rows, y.depth, y.plane_depth, y.batch_size) == (1501, 70, 128, (1, 1, 1))
+    assert (y.mn_major, y.pitch, y.matrix_pitch) == (True, 1536, 256 * 1536)
+    swapped = planned(Problem.of(a, b), sm90.Configuration(64, 64, swap=True))
+    assert [each.buffer for each in Operand.both(swapped.stages[0])] == ["b", "a"]
+
+
+# The plans.
+
+
+@pytest.mark.parametrize("accuracy", ACCURACIES)
+def test_planes_are_made_and_multiplied_and_then_once_more_for_other_values(accuracy: Accuracy) -> None:
+    problem = Problem.of(meta(512, 1024), meta(1024, 512), accuracy=accuracy)
+    plan = planned(problem, sm90.Configuration(128, 128, cluster=2))
+    assert entries(plan) == ["split", "sm90", "split", "sm90"]
+    assert plan.product is plan.stages[1]
+    split = planned(problem, sm90.Configuration(128, 128, splits=2))
+    assert entries(split) == ["split", "sm90", "split", "sm90", "reduce"]
+    assert split.splits == 2
+    apart = Problem.of(meta(512, 1024), meta(1024, 512), out=meta(512, 1024)[:, ::2], accuracy=accuracy)
+    assert entries(planned(apart, sm90.Configuration(128, 128))) == ["split", "sm90", "split", "sm90", "reduce"]
+
+
+@pytest.mark.parametrize(("accuracy", "ordinary", "wide"), [("fp32", 2, 3), ("tf32", 1, 2)])
+def test_each_pair_of_launches_knows_its_planes_and_when_it_runs(accuracy: Accuracy, ordinary: int, wide: int) -> None:
+    """The first split takes the census, the product after it reads it; wide planes are left alone unless it says so."""
+    seen = set()
+    for plan in every_plan():
+        if plan.problem.accuracy != accuracy:
+            continue
+        stages = plan.stages[:4]
+        assert entries(plan) == ["split", "sm90", "split", "sm90"] + ["reduce"] * (len(plan.stages) - 4)
+        splits, products = ([constants(stage.kernel) for stage in stages[i::2]] for i in (0, 1))
+        assert [c["wide"] for c in splits] == [False, True]
+        assert [c["planes"] for c in splits] == [c["planes"] for c in products] == [ordinary, wide]
+        assert [c["runs"] for c in products] == [1, 2]
+        assert [c["scale"] for c in products] == [1, 2]
+        assert products[1]["tile_n"] == min(products[0]["tile_n"], sm90._WIDEST_OF_WIDE)
+        assert not products[1]["b_stays"]
+        for c in products:
+            assert (c["a_slabs"], c["b_slabs"]) == (splits[0]["a_slabs"], splits[0]["b_slabs"])
+        for stage, dtype in zip(stages[1::2], (torch.float16, torch.bfloat16), strict=True):
+            assert stage.kernel.wgmma is not None
+            c = constants(stage.kernel)
+            assert (stage.kernel.wgmma.n, stage.kernel.wgmma.dtype) == (c["tile_n"], dtype)
+            assert {each.dtype for each in stage.tensor_maps[:2]} == {dtype}
+            assert [each.buffer for each in stage.tensor_maps[:2]] == ["workspace"] * 2
+            assert Product.of(stage).depth == plan.problem.k
+        seen.add(len(plan.stages))
+    assert seen == {4, 5}
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_every_plan_is_a_legal_launch(device: Device) -> None:
+    for plan in every_plan(device):
+        for stage in plan.stages:
+            c = constants(stage.kernel)
+            assert stage.awaits_predecessor
+            assert c["parameter_bytes"] == len(stage.arguments) <= 4096
+            assert stage.grid[0] >= 1
+            assert stage.grid[1:] == (1, 1)
+            if stage.kernel.entry == "split":
+                assert stage.threads == THREADS
+                assert stage.grid[0] <= max(3 * device.sm_count, c["a_slabs"], c["b_slabs"])
+                assert stage.grid[0] % max(c["a_slabs"], c["b_slabs"]) == 0
+                assert stage.kernel.shared_bytes == 0
+            if stage.kernel.entry == "sm90":
+                # Fewer stages than a step has planes, and its consumers would wait forever.
+                assert c["stages"] >= max(c["planes"], 2)
+                assert c["shared_bytes"] == stage.kernel.shared_bytes <= device.shared_bytes_per_block
+                assert c["cluster"] == stage.cluster <= stage.grid[0] <= device.sm_count
+                if c["planes"] > 1 and plan.problem.k > TILE_K:
+                    assert c["tile_n"] <= c["widest_promoted"]
+                assert c["tile_n"] <= c["b_extent"] < c["tile_n"] + TILE_K
+                if c["b_mn_major"] and c["planes"] > 1 and c["tile_n"] > TILE_K:
+                    assert c["b_extent"] % TILE_K == 0
+
+
+# The workspace.
+
+
+@dataclass(frozen=True)
+class Region:
+    """Bytes of the workspace."""
+
+    name: str
+    first: int
+    end: int
+
+    @classmethod
+    def of_map(cls, tensor_map: TensorMap) -> "Region":
+        size = tensor_map.dtype.itemsize
+        reach = sum((n - 1) * s for n, s in zip(tensor_map.sizes, (size, *tensor_map.strides), strict=True))
+        return cls("box", tensor_map.offset, tensor_map.offset + reach + size)
+
+    def holds(self, other: "Region") -> bool:
+        return self.first <= other.first and other.end <= self.end
+
+
+def planes_of(operands: list[Operand]) -> list[Region]:
+    return [Region(f"planes of {o.buffer}", o.planes, o.planes + 2 * o.matrices * o.matrix_pitch) for o in operands]
+
+
+def scales_of(o: Operand) -> list[Region]:
+    """With one slab, its exponents are those of the rows, and there is no need to keep them twice."""
+    numbers = 4 * o.matrices * o.scale_pitch
+    regions = [
+        Region(f"factors of {o.buffer}", o.factors, o.factors + numbers),
+        Region(f"exponents of {o.buffer}", o.wide_exponents, o.wide_exponents + numbers),
+    ]
+    if o.slabs == 1:
+        assert o.slab_exponents == o.wide_exponents
+        return regions
+    assert 4 * o.slab_pitch >= numbers
+    end = o.slab_exponents + 4 * (o.slabs - 1) * o.slab_pitch + numbers
+    return [*regions, Region(f"exponents of slabs of {o.buffer}", o.slab_exponents, end)]
+
+
+def test_what_is_alive_at_the_same_time_has_its_own_part_of_the_workspace() -> None:
+    """Planes for ordinary values and wide ones are never both needed, and may share memory; nothing else may."""
+    seen = set()
+    for plan in every_plan():
+        split, product, wide_split, wide_product, *last = plan.stages
+        ordinary, wide = Operand.both(split), Operand.both(wide_split)
+        kept = [region for each in ordinary for region in scales_of(each)]
+        assert kept == [region for each in wide for region in scales_of(each)]
+        _, censuses = address_at(split, 288)
+        _, verdict = address_at(split, 296)
+        assert censuses + 2 * split.grid[0] * 16 <= verdict
+        kept.append(Region("censuses", censuses, verdict + 4))
+        if last:
+            reduced = struct.unpack("<16x8q5i4x", last[0].arguments)
+            vectors, splits = reduced[6], reduced[9]
+            offset = last[0].addresses[0].offset
+            kept.append(Region("partial products", offset, offset + splits * vectors * 16))
+            for stage in (product, wide_product):
+                assert stage.tensor_maps[2].offset == offset
+                assert kept[-1].holds(Region.of_map(stage.tensor_maps[2]))
+        for operands in (ordinary, wide):
+            regions = sorted([*kept, *planes_of(operands)], key=lambda region: region.first)
+            assert all(region.first % 256 == 0 for region in regions)
+            for before, after in itertools.pairwise(regions):
+                assert before.end <= after.first, (before, after)
+            assert regions[0].first == 0
+            assert regions[-1].end <= plan.workspace_bytes
+            seen |= {region.name for region in regions}
+        ends = [region.end for operands in (ordinary, wide) for region in planes_of(operands)]
+        assert plan.workspace_bytes < max(ends) + 256
+    assert len(seen) == 2 * 4 + 2
+
+
+def test_products_find_planes_scales_and_censuses_where_the_split_left_them() -> None:
+    for plan in every_plan():
+        for split, stage in (plan.stages[:2], plan.stages[2:4]):
+            operands, product, c = Operand.both(split), Product.of(stage), constants(stage.kernel)
+            assert (product.censuses, product.verdict) == (address_at(split, 288)[1], address_at(split, 296)[1])
+            assert address_at(split, 288)[0] == address_at(stage, 560)[0] == "workspace"
+            # The censuses are those of the ordinary split, by each of its blocks.
+            assert product.censuses_each == plan.stages[0].grid[0] == split.grid[0]
+            reach = (product.tiles_m * c["cluster"] * c["tile_m"], product.tiles_n * c["tile_n"])
+            for o, scales, tensor_map, rows, major in zip(
+                *(operands, product.scales, stage.tensor_maps[:2], reach, (c["a_mn_major"], c["b_mn_major"])),
+                strict=True,
+            ):
+                assert scales.offset == (o.wide_exponents if c["scale"] == 2 else o.factors)
+                assert scales.pitch == o.scale_pitch
+                assert o.rows <= rows <= o.scale_pitch  # what a tile asks for past the last row is still ours
+                assert (o.mn_major, o.plane_depth) == (major, product.plane_depth)
+                assert tensor_map.offset == o.planes
+                depth = o.stored * o.plane_depth
+                assert tensor_map.sizes[:2] == ((o.rows, depth) if o.mn_major else (depth, o.rows))
+                assert tensor_map.strides[0] == o.pitch * 2
+                assert o.matrix_pitch == o.pitch * tensor_map.sizes[1]
+                (region,) = (each for each in planes_of(operands) if each.name == f"planes of {o.buffer}")
+                assert region.holds(Region.of_map(tensor_map))
+
+
+def test_every_index_of_a_batch_has_the_planes_and_the_scales_of_its_own_matrix() -> None:
+    for plan in every_plan():
+        batch = plan.problem.batch[::-1]
+        if math.prod(batch) > 100 or not batch:
+            continue
+        for split, stage in (plan.stages[:2], plan.stages[2:4]):
+            product = Product.of(stage)
+            assert product.batch_size[: len(batch)] == batch
+            moves = (product.a_moves, product.b_moves)
+            for o, scales, tensor_map, moving in zip(
+                *(Operand.both(split), product.scales, stage.tensor_maps[:2], moves), strict=True
+            ):
+                matrix = plan.problem.a if o.buffer == "a" else plan.problem.b
+                assert o.batch_rank == len(batch)
+                for index in itertools.product(*map(range, batch)):
+                    number = sum(x * step for x, step in zip(index, scales.matrices, strict=False))
+                    assert 0 <= number < o.matrices
+                    there = sum(
+                        x * moves * stride
+                        for x, moves, stride in zip(index, moving, tensor_map.strides[1:], strict=False)
+                    )
+                    assert there == number * o.matrix_pitch * 2
+                    here = sum(x * stride for x, stride in zip(index, matrix.batch_strides[::-1], strict=True))
+                    assert source_of(o, number) == here
+
+
+def source_of(o: Operand, matrix: int) -> int:
+    """Where the split finds a matrix."""
+    at = 0
+    for size, stride in list(zip(o.batch_size, o.batch_stride, strict=True))[: o.batch_rank]:
+        at += matrix % size * stride
+        matrix //= size
+    assert matrix == 0
+    return at
+
+
+# A model of what split.cu reads and writes.
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """struct Strip of split.cu."""
+
+    mn_major: bool
+    rows: int
+
+    @property
+    def lanes(self) -> int:
+        return self.rows // VECTOR if self.mn_major else THREADS // self.rows
+
+    @property
+    def lines(self) -> int:
+        return THREADS // self.lanes
+
+    @property
+    def step(self) -> int:
+        return self.lines if self.mn_major else self.lanes * VECTOR
+
+
+def tasks_of(o: Operand, grid: int) -> Iterator[tuple[int, int, int]]:
+    """Which block does which task in which slab. Blocks are numbered anew for each operand."""
+    assert 0 <= o.first_block < grid
+    for index in range(grid):
+        block = index + grid - o.first_block if index < o.first_block else index - o.first_block
+        for task in range(block // o.slabs, o.tasks, grid // o.slabs):
+            yield block, task, block % o.slabs
+
+
+class Memory:
+    """The planes of an operand: what is in them, and how often it was written."""
+
+    def __init__(self, o: Operand) -> None:
+        self.planes: Integers = np.full(o.matrices * o.matrix_pitch, -1)
+        self.writes: Integers = np.zeros(o.matrices * o.matrix_pitch, dtype=np.int64)
+
+
+def run_task(o: Operand, task: int, slab: int, memory: Memory) -> Integers:
+    """Task::for_each_step. The elements that are read, as distances from the operand's first; their planes get these
+    numbers plus one, and zero for what is past the end."""
+    strip = Strip(o.mn_major, o.strip_rows)
+    thread = np.arange(THREADS)
+    line, in_line = thread // strip.lanes, thread % strip.lanes
+    matrix, which = divmod(task, o.strips)
+    first_row = which * strip.rows
+    row = first_row + (in_line * VECTOR if o.mn_major else line)
+    own_k = line if o.mn_major else in_line * VECTOR
+    first_k = slab * o.slab_depth
+    end_k = min(first_k + o.slab_depth, o.plane_depth)
+    base = source_of(o, matrix)
+    stores = row < (o.pitch if o.mn_major else o.rows)
+    read, written, numbers = [], [], []
+    batch_depth = AT_ONCE * strip.step
+    along = np.arange(VECTOR)
+    for k in range(first_k, end_k, batch_depth):
+        is_inside = first_row + strip.rows <= o.rows and k + batch_depth <= min(o.depth, end_k)
+        for i in range(AT_ONCE):
+            at = k + own_k + i * strip.step
+            if is_inside:
+                left = np.full(THREADS, VECTOR)
+            else:
+                left = (
+                    np.where(at < o.depth, o.rows - row, 0) if o.mn_major else np.where(row < o.rows, o.depth - at, 0)
+                )
+                left = np.where(at < end_k, left, 0)
+            is_there = along < left[:, None]
+            rows = row[:, None] + (along if o.mn_major else 0)
+            ks = at[:, None] + (0 if o.mn_major else along)
+            distance = base + rows * o.row_stride + ks * o.k_stride
+            read.append(distance[is_there])
+            takes = np.full(THREADS, True) if is_inside else stores & (at < end_k)
+            to = matrix * o.matrix_pitch + (ks * o.pitch + rows if o.mn_major else rows * o.pitch + ks)
+            assert not (to[takes, 0] % VECTOR).any()  # a vector of a plane is written at once
+            written.append(to[takes].ravel())
+            numbers.append(np.where(is_there, distance + 1, 0)[takes].ravel())
+    if not read:
+        return np.zeros(0, dtype=np.int64)  # a slab that is all past the end
+    to = np.concatenate(written)
+    for plane in range(o.stored):
+        there = to + plane * (o.plane_depth * o.pitch if o.mn_major else o.plane_depth)
+        np.add.at(memory.writes, there, 1)
+        memory.planes[there] = np.concatenate(numbers)
+    return np.concatenate(read)
+
+
+# Rows and K: fewer than a strip, than a vector and than a step; ends of all kinds; and long enough for slabs.
+SIZES = [
+    (1, 1),
+    (1, 70),
+    (2, 63),
+    (3, 64),
+    (5, 65),
+    (7, 8),
+    (8, 256),
+    (9, 257),
+    (31, 300),
+    (63, 2),
+    (64, 512),
+    (65, 129),
+    (130, 1000),
+    (258, 640),
+    (300, 3),
+    (1, 5000),
+    (2, 70000),
+    (40, 33000),
+    (1100, 100),
+    (2100, 130),
+    (5000, 72),
+]
+# By rows, by columns, with odd pitches, and with gaps between elements.
+STRIDES: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "rows": lambda rows, columns: (columns, 1),
+    "columns": lambda rows, columns: (1, rows),
+    "odd rows": lambda rows, columns: (columns // 4 * 4 + 5, 1),
+    "odd columns": lambda rows, columns: (1, rows // 4 * 4 + 5),
+    "apart by rows": lambda rows, columns: (2 * columns + 1, 2),
+    "apart by columns": lambda rows, columns: (3, 3 * rows + 2),
+}
+
+
+def assert_split_whole(stage: Stage) -> None:
+    """Every element of every matrix is read once, in its slab, and is in all of its planes; the rest of these is
+    zero, and nothing is written twice."""
+    for o in Operand.both(stage):
+        memory = Memory(o)
+        done = list(tasks_of(o, stage.grid[0]))
+        assert sorted((task, slab) for _, task, slab in done) == list(itertools.product(range(o.tasks), range(o.slabs)))
+        assert o.tasks == o.strips * o.matrices
+        assert o.slab_depth % TILE_K == 0
+        assert o.slab_depth * o.slabs >= o.plane_depth
+        reads = [run_task(o, task, slab, memory) for _, task, slab in done]
+        matrices = np.array([source_of(o, i) for i in range(o.matrices)])
+        numbers = np.arange(o.rows)[:, None] * o.row_stride + np.arange(o.depth) * o.k_stride
+        everything = (matrices[:, None, None] + numbers).ravel()
+        assert np.array_equal(np.sort(np.concatenate(reads)), np.sort(everything))
+        assert (memory.writes == 1).all()
+        # Planes as the product reads them: lines along K or along the rows.
+        planes = memory.planes.reshape(o.matrices, -1, o.pitch)
+        if o.mn_major:
+            planes = planes.transpose(0, 2, 1)
+        assert planes.shape[1] >= o.rows
+        expected = np.zeros((o.matrices, planes.shape[1], o.plane_depth), dtype=np.int64)
+        expected[:, : o.rows, : o.depth] = matrices[:, None, None] + numbers + 1
+        for plane in range(o.stored):
+            assert np.array_equal(planes[:, :, plane * o.plane_depth :][:, :, : o.plane_depth], expected)
+
+
+@pytest.mark.parametrize("strides", STRIDES)
+def test_the_split_takes_every_element_once_and_fills_all_planes(strides: str) -> None:
+    seen = set()
+    for rows, depth in SIZES:
+        a = strided((rows, depth), STRIDES[strides](rows, depth))
+        accuracy: Accuracy = "fp32" if depth >= LEAST_K else "tf32"
+        plan = planned(Problem.of(a, meta(5, depth).T, accuracy=accuracy), sm90.Configuration(64, 16))
+        for stage in plan.stages[0:4:2] if rows * depth < 10**5 else plan.stages[:1]:
+            assert_split_whole(stage)
+        c = constants(plan.stages[0].kernel)
+        seen |= {("rows", c["a_rows"]), ("slabs", c["a_slabs"] > 1), ("wide strips", c["a_rows"] > 1)}
+        if rows > 1 and depth > 1:
+            assert c["a_mn_major"] == ("columns" in strides)
+            assert c["a_access"] in ((2,) if "apart" in strides else (1,) if "odd" in strides else (0, 1))
+    assert {("slabs", False), ("slabs", True)} <= seen
+    if "columns" not in strides:
+        assert {("rows", 1), ("rows", 8), ("wide strips", True)} <= seen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 70, 90), (3, 90, 50)),
+        ((3, 70, 90), (90, 50)),
+        ((70, 90), (3, 90, 50)),
+        ((2, 1, 33, 65), (3, 65, 17)),
+        ((3, 1, 40, 24), (2, 1, 4, 24, 40)),
+        ((40, 8, 16), (40, 16, 8)),
+        ((2, 3, 5000), (2, 5000, 9)),
+    ],
+    ids=str,
+)
+def test_batches_are_split_matrix_by_matrix(a: tuple[int, ...], b: tuple[int, ...], layout: str) -> None:
+    accuracy: Accuracy = "fp32" if a[-1] >= LEAST_K else "tf32"
+    problem = Problem.of(laid_out(*a, layout=layout[0]), laid_out(*b, layout=layout[1]), accuracy=accuracy)
+    for device in (H200, DEVICES["7 SMs"]):
+        for stage in planned(problem, sm90.Configuration(64, 32), device).stages[0:4:2]:
+            assert_split_whole(stage)
+
+
+def test_blocks_that_had_less_of_one_operand_start_with_the_other() -> None:
+    """All blocks together have the tasks of both as evenly as can be."""
+    for plan in every_plan():
+        stage = plan.stages[0]
+        a, b = Operand.both(stage)
+        grid = stage.grid[0]
+        if a.tasks * a.slabs + b.tasks * b.slabs > 20 * grid:
+            continue
+        assert (a.first_block, b.first_block) == (0, a.tasks * a.slabs % grid)
+        own: Counter[int] = Counter()
+        for o in (a, b):
+            blocks = Counter(block for block, _, _ in tasks_of(o, grid))
+            own.update({(block + o.first_block) % grid: n for block, n in blocks.items()})
+        assert sum(own.values()) == a.tasks * a.slabs + b.tasks * b.slabs
+        assert max(own.values()) - min(own[i] for i in range(grid)) <= 1
+
+
+def test_every_census_is_of_one_slab_and_slabs_have_their_censuses_in_turn() -> None:
+    """The product adds up the censuses of a row's slabs, block by block."""
+    for plan in every_plan():
+        stage = plan.stages[0]
+        for o in Operand.both(stage):
+            assert o.slabs & (o.slabs - 1) == 0
+            assert 1 <= o.slabs <= 128
+            assert stage.grid[0] % o.slabs == 0
+            if o.tasks * o.slabs <= 10**4:
+                assert all(slab == block % o.slabs for block, _, slab in tasks_of(o, stage.grid[0]))
+
+
+# What ptxas makes of it.
+
+
+def assert_nothing_spills(stage: Stage, folder: Path) -> Counter[str]:
+    """And the grid waits for its predecessor. The instructions of the kernel."""
+    _, log = built(stage.kernel)
+    assert complaints(log) == []
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    used = re.search(r"Used (\d+) registers", log)
+    assert used is not None
+    c = constants(stage.kernel)
+    assert int(used[1]) * stage.threads * c.get("blocks_per_sm", 1) <= H200.registers_per_sm
+    if stage.kernel.entry == "sm90":
+        assert c["producer_registers"] <= int(used[1]) <= c["consumer_registers"]
+    found = instructions(stage.kernel, folder)
+    assert total(found, r"(LDL|STL)\b.*") == 0
+    assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """The kernels of a product of planes."""
+
+    tile: tuple[int, int]
+    layout: str
+    accuracy: Accuracy
+    depth: int
+    cluster: int
+    rank: int  # of the batch
+    odd: bool  # an output that the copy engine cannot write
+
+    def __str__(self) -> str:
+        return "{}x{} {} {} K {}".format(*self.tile, self.layout, self.accuracy, self.depth)
+
+    @property
+    def plan(self) -> Plan:
+        m, n = (4096, 2048)
+        batch = (3,) * self.rank
+        a = laid_out(*batch, m, self.depth, layout=self.layout[0])
+        b = laid_out(*batch[:1], self.depth, n, layout=self.layout[1])
+        out = meta(*batch, m, n + self.odd)[..., :n]
+        problem = Problem.of(a, b, out=out, accuracy=self.accuracy)
+        return planned(problem, sm90.Configuration(*self.tile, cluster=self.cluster))
+
+
+def cases() -> list[Case]:
+    """Every tile for sums that are promoted; the widest ones for a single step along K; and single planes."""
+    found = []
+    for i, tile in enumerate(sm90.PROMOTED_TILES):
+        layout = LAYOUTS[i % 4] if tile[1] > 8 else "nt"
+        found.append(
+            Case(
+                tile, layout, "fp32", 1024 if i % 2 else 256, 2 if i % 3 == 0 and tile[1] > 8 else 1, i % 3, i % 5 == 1
+            )
+        )
+    found += (Case((128, 256), x, "fp32", 64, 1, 0, odd) for x, odd in (("nn", False), ("tt", True)))
+    found.append(Case((64, 256), "tn", "fp32", 64, 1, 0, False))
+    found += (Case((128, 256), x, "tf32", 256, 2, 1, False) for x in ("nn", "tt"))
+    return found
+
+
+CASES = cases()
+
+
+def test_the_cases_have_all_tiles_and_layouts() -> None:
+    assert {case.tile for case in CASES if case.depth > TILE_K} >= set(sm90.PROMOTED_TILES)
+    assert {case.layout for case in CASES} == set(LAYOUTS)
+    assert {case.cluster for case in CASES} == {1, 2}
+    assert {constants(case.plan.product.kernel)["b_stays"] for case in CASES} == {False, True}
+    kernels = [constants(case.plan.product.kernel) for case in CASES]
+    assert any(c["b_extent"] > c["tile_n"] for c in kernels)
+    assert {c["out_store"] for c in kernels} == {0, 1, 2}
+    assert {c["batch_rank"] for c in kernels} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["ordinary", "wide"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_products_of_planes_do_not_spill_and_use_the_tensor_cores(case: Case, wide: bool, tmp_path: Path) -> None:
+    stage = case.plan.stages[3 if wide else 1]
+    found = assert_nothing_spills(stage, tmp_path)
+    c = constants(stage.kernel)
+    products = rf"HGMMA\.64x{c['tile_n']}x16\.F32" + (r"\.BF16" if wide else "")
+    assert total(found, products) > 0
+    assert total(found, products) == total(found, r"HGMMA.*")
+    if not wide:
+        # For a step of 64 along K: all products of planes but the one that is too small to matter in long sums.
+        pairs_of_planes = 1 if c["planes"] == 1 else 4 if c["with_least_product"] else 3
+        assert c["with_least_product"] == (c["planes"] == 2 and case.depth <= 512)
+        assert total(found, products) % (4 * pairs_of_planes) == 0
+    loads = rf"UTMALDG\.{2 + c['batch_rank']}D"
+    assert total(found, loads) > 0
+    assert total(found, rf"{loads}(\.MULTICAST)?") == total(found, r"UTMALDG.*")
+    assert (total(found, rf"{loads}\.MULTICAST") > 0) == (case.cluster > 1)
+    assert total(found, r"USETMAXREG\.DEALLOC.*") == total(found, r"USETMAXREG\.TRY_ALLOC.*") == 1
+
+
+# Vectors, elements side by side, and elements apart; along K and along the rows.
+KINDS = {
+    (False, 0): strided((200, 304), (304, 1)),
+    (False, 1): strided((200, 304), (305, 1)),
+    (False, 2): strided((200, 304), (700, 2)),
+    (True, 0): strided((200, 304), (1, 200)),
+    (True, 1): strided((200, 304), (1, 201)),
+    (True, 2): strided((200, 304), (2, 500)),
+}
+KINDS_OF_SPLITS = [((False, 0), (True, 1)), ((True, 2), (False, 1)), ((True, 0), (False, 2))]
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["ordinary", "wide"])
+@pytest.mark.parametrize("kinds", KINDS_OF_SPLITS, ids=str)
+def test_splits_of_every_kind_do_not_spill(kinds: tuple[tuple[bool, int], ...], wide: bool, tmp_path: Path) -> None:
+    assert {kind for each in KINDS_OF_SPLITS for kind in each} == KINDS.keys()
+    a, b = (KINDS[kind] for kind in kinds)
+    stage = planned(Problem.of(a, b.T), sm90.Configuration(64, 64)).stages[2 if wide else 0]
+    c = constants(stage.kernel)
+    assert tuple((c[f"{x}_mn_major"], c[f"{x}_access"]) for x in "ab") == kinds
+    found = assert_nothing_spills(stage, tmp_path)
+    assert (total(found, r"LDG\.E\.128.*") > 0) == any(access == 0 for _, access in kinds)
+    assert total(found, r"STG\.E\.64.*") > 0
+
+
+@pytest.mark.parametrize("index", [0, 2], ids=["ordinary", "wide"])
+@pytest.mark.parametrize("accuracy", ACCURACIES)
+def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy, index: int, tmp_path: Path) -> None:
+    problem = Problem.of(meta(3, 1, 4, 70000), meta(2, 70000, 5), accuracy=accuracy)
+    stage = planned(problem, sm90.Configuration(64, 16)).stages[index]
+    c = constants(stage.kernel)
+    assert (c["a_slabs"] > 1, c["b_slabs"] > 1, c["batch_rank"]) == (True, True, 2)
+    assert_nothing_spills(stage, tmp_path)
+
+
+# What is chosen.
+
+
+@pytest.mark.parametrize("product", suites.load("seeds"), ids=str)
+@pytest.mark.parametrize("accuracy", ACCURACIES)
+def test_the_products_that_it_was_made_for_get_the_tensor_cores(product: suites.Product, accuracy: Accuracy) -> None:
+    a, b = (
+        laid_out(*sizes, layout="t" if layout == "transposed" else "n")
+        for sizes, layout in (
+            ((product.m, product.k), product.a_layout),
+            ((product.k, product.n), product.b_layout),
+        )
+    )
+    plan = choose(Problem.of(a, b, accuracy=accuracy), H200)
+    assert plan.name.startswith("sm90 ")
+    assert entries(plan)[:4] == ["split", "sm90", "split", "sm90"]
+    for gpu, device in KNOWN_GPUS.items():
+        assert (entries(choose(Problem.of(a, b, accuracy=accuracy), device))[0] == "split") == (gpu in ("h200", "h100"))
+    assert entries(choose(Problem.of(a, b, accuracy="ieee"), H200))[0] != "split"
+
+
+@pytest.mark.parametrize("size", [64, 100, 128, 192, 256])
+def test_products_that_are_over_before_a_split_would_be_get_the_cuda_cores(size: int) -> None:
+    for layout in LAYOUTS:
+        a, b = laid_out(size, size, layout=layout[0]), laid_out(size, size, layout=layout[1])
+        assert entries(choose(Problem.of(a, b), H200)) == ["simt"]
+
+
+def test_sums_in_float32_alone_are_left_to_the_cuda_cores() -> None:
+    problem = Problem.of(meta(4096, 4096), meta(4096, 4096), accuracy="ieee")
+    reason = sm90.rejects(problem, H200)
+    assert reason is not None
+    assert "'ieee'" in reason
+    assert choose(problem, H200).name.startswith("simt")
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in KNOWN_GPUS if KNOWN_GPUS[gpu].capability != (9, 0)])
+def test_other_gpus_multiply_float32_with_their_cuda_cores(gpu: str) -> None:
+    for m, k, n in [(64, 64, 64), (4096, 4096, 4096), (2048, 8192, 4096)]:
+        assert choose(Problem.of(meta(m, k), meta(k, n)), named(gpu)).name.startswith("simt")
+
+
+@pytest.mark.parametrize("accuracy", ACCURACIES)
+def test_the_cheapest_candidate_of_both_families_wins(accuracy: Accuracy) -> None:
+    for size in (128, 512, 1024, 2048):
+        problem = Problem.of(meta(size, size), meta(size, size), accuracy=accuracy)
+        plan = choose(problem, H200)
+        candidates = [*sm90.candidates(problem, H200), *simt.FAMILY.candidates(problem, H200)]
+        assert plan.cycles == min(candidate.cycles for candidate in candidates)
+        assert plan.cycles == next(candidate.cycles for candidate in candidates if candidate.name == plan.name)
+        listed = {plan.name, *(rejection.candidate for rejection in plan.rejections)}
+        assert {candidate.name for candidate in candidates} <= listed

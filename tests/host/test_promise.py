@@ -1,0 +1,511 @@
+"""The promise of `accuracy="fp32"`, held to a model of float32 products on tensor cores: the split into planes, the
+census and its verdict, and the sums, to the last bit. It has the arithmetic of the kernels and none of their addresses.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilesmith.bench.distributions import DISTRIBUTIONS, operands
+from tilesmith.bench.errors import Error
+from tilesmith.kernels.operand import TILE_K, round_up, runs_along_rows
+from tilesmith.kernels.planes import SCHEMES, _Strip
+from tilesmith.kernels.sm90 import _LEAST_K, _SHORT_K
+from tilesmith.problem import Matrix, Problem
+
+Array = npt.NDArray[Any]
+Verdict = Literal["planes suffice", "wide", "special"]
+
+MOST_COMP, MOST_NORM = 1e-6, 3e-7  # errors that are allowed even where the float32 chain has smaller ones
+
+# Of split.cu and census.cuh.
+THREADS, VECTOR, AT_ONCE = 256, 4, 4
+LARGE, SAFE = 8.0, 2.0**-3
+MOST_SCALED = np.float32(65504.0)
+INFINITY = 0x7F800000
+NO_ROWS = 1 << 23
+NO_EXPONENT = -(1 << 20)
+
+WGMMA_K = 16
+
+
+# Tensor cores.
+
+
+def tensor_core_step(sum_: Array, a: Array, b: Array) -> Array:
+    """sum + a b for 16 of K, as Hopper adds them up. The products are exact. They and the sum are cut off two bits
+    below the last place of the largest, added, and the total is cut off to float32's bits."""
+    products = a[..., :, :, None] * b[..., None, :, :]
+    largest = np.maximum(np.abs(products).max(axis=-2), np.abs(sum_))
+    is_finite = np.isfinite(largest)
+    quantum = np.ldexp(1.0, np.frexp(np.where(is_finite, largest, 0.0))[1] - 26)
+    total = (np.trunc(products / quantum[..., None, :]).sum(axis=-2) + np.trunc(sum_ / quantum)) * quantum
+    last_place = np.ldexp(1.0, np.maximum(np.frexp(np.where(is_finite, total, 0.0))[1] - 24, -149))
+    total = np.trunc(total / last_place) * last_place
+    total = np.where(np.abs(total) >= 2.0**128, np.copysign(np.inf, total), total)
+    result: Array = np.where(is_finite, total, products.sum(axis=-2) + sum_)
+    return result
+
+
+def short_sums(a_planes: list[Array], b_planes: list[Array], depth: int, with_least_product: bool) -> Array:
+    """For every `depth` of K the sum of all products of planes that count, as PlaneProducts orders them."""
+    planes = len(a_planes)
+    pairs = [(planes - 1 - p, p) for p in range(planes)]
+    if planes == 2 and with_least_product:
+        pairs.append((1, 1))
+    pairs += [(a, order - a) for order in range(planes - 2, -1, -1) for a in range(order, -1, -1)]
+    rows, whole = a_planes[0].shape
+    columns = b_planes[0].shape[0]
+    parts = whole // depth
+    a_parts = [x.reshape(rows, parts, depth).transpose(1, 0, 2).astype(np.float64) for x in a_planes]
+    b_parts = [x.reshape(columns, parts, depth).transpose(1, 2, 0).astype(np.float64) for x in b_planes]
+    total = np.zeros((parts, rows, columns))
+    for a_plane, b_plane in pairs:
+        for k in range(0, depth, WGMMA_K):
+            ks = slice(k, k + WGMMA_K)
+            total = tensor_core_step(total, a_parts[a_plane][:, :, ks], b_parts[b_plane][:, ks, :])
+    return total.astype(np.float32)
+
+
+# The split.
+
+
+@dataclass(frozen=True)
+class Census:
+    """struct Census of census.cuh, of a whole operand."""
+
+    least_large: int
+    most_lossy: int
+    peak: np.float32
+    special: bool
+
+
+@dataclass(frozen=True)
+class Split:
+    """An operand, its rows against K, with K padded to whole steps."""
+
+    planes: list[Array]
+    factors: Array  # for each row, what undoes its scale
+    wide_exponents: Array
+    census: Census
+
+
+def exponents_of(bits: Array) -> Array:
+    exponents: Array = np.maximum(bits.astype(np.int64) >> 23, 1) - 127
+    return exponents
+
+
+def bits_of(sizes: Array) -> Array:
+    return (sizes.view(np.uint32) & 0x7FFFFFFF).astype(np.int64)
+
+
+def scale_exponents(sample: Array) -> Array:
+    return np.where(sample == 0, 0, np.clip(8 - exponents_of(sample), -63, 63))
+
+
+def wide_scale_exponents(peaks: Array, depth: int) -> Array:
+    return (124 - depth.bit_length()) // 2 - exponents_of(peaks)
+
+
+def powers_of_two(exponents: Array) -> Array:
+    assert ((exponents >= -126) & (exponents <= 127)).all()
+    return np.ldexp(np.float32(1), exponents.astype(np.int32)).astype(np.float32)
+
+
+def samples_of(x: Array, strip_rows: int, samples: int) -> Array:
+    """The largest finite value of each row's sample, as bits. A row of zeros has its strip's."""
+    depth = x.shape[1]
+    sizes = bits_of(np.ascontiguousarray(x[:, (2 * np.arange(samples) + 1) * depth // (2 * samples)]))
+    own = np.where(sizes < INFINITY, sizes, 0).max(axis=1)
+    strips = [slice(first, first + strip_rows) for first in range(0, len(own), strip_rows)]
+    neighbours = np.concatenate([np.full_like(own[strip], own[strip].max()) for strip in strips])
+    return np.where(own == 0, neighbours, own)
+
+
+def peaks_of(x: Array, size: Array, undo: Array, step: int) -> Array:
+    """The largest finite value of each row as a thread knows it, as bits: of the rounded ones of a few steps, or,
+    where these cannot tell, of the values as they are."""
+    rows, depth = x.shape
+    whole = round_up(depth, AT_ONCE * step)
+    sizes, values = (
+        np.pad(y, ((0, 0), (0, whole - depth))).reshape(rows, -1, AT_ONCE, step)
+        for y in (size, np.where(np.isfinite(x), np.abs(x), np.float32(0)))
+    )
+    known = sizes.astype(np.float32).max(axis=2)  # infinite or NaN where any is
+    exact = bits_of(values).max(axis=2)
+    rounded = bits_of((known * undo[:, None, None]).astype(np.float32))
+    peaks: Array = np.where((known >= 2.0**-14) & (known < MOST_SCALED), rounded, exact).reshape(rows, -1).max(axis=1)
+    return peaks
+
+
+@np.errstate(all="ignore")
+def split(x: Array, matrix: Matrix) -> Split:
+    """The scaled float16 planes of an operand, and what the census finds."""
+    strip = _Strip.of(matrix, ())
+    mn_major = runs_along_rows(matrix)
+    lanes = strip.rows // VECTOR if mn_major else THREADS // strip.rows
+    lines = THREADS // lanes
+    step, samples = (lines, lines) if mn_major else (lanes * VECTOR, min(lanes, 32))
+
+    depth = x.shape[1]
+    plane_depth = round_up(depth, TILE_K)
+    slab_depth = round_up(math.ceil(plane_depth / strip.slabs), TILE_K)
+    sample = samples_of(x, strip.rows, samples)
+    scale = scale_exponents(sample)
+    undo = powers_of_two(-scale)
+
+    x = np.pad(x, ((0, 0), (0, plane_depth - depth)))
+    rest = x * powers_of_two(scale)[:, None]
+    planes: list[Array] = []
+    for _ in range(SCHEMES["fp32"].ordinary.planes):
+        planes.append(rest.astype(np.float16))
+        rest = rest - planes[-1].astype(np.float32)
+    size = np.abs(planes[0])
+    is_large = size >= LARGE
+    is_lossy = (size < SAFE) & ((rest != 0) | ((size == 0) & (x != 0)))
+
+    least_large = most_lossy = 0
+    most = np.float32(0)
+    special = not np.isfinite(x).all()
+    slab_exponents = []
+    for slab in range(strip.slabs):
+        ks = slice(slab * slab_depth, (slab + 1) * slab_depth)
+        peaks = peaks_of(x[:, ks], size[:, ks], undo, step) if x[:, ks].size else np.zeros_like(sample)
+        slab_exponents.append(np.where(peaks == 0, NO_EXPONENT, -wide_scale_exponents(peaks, depth)))
+        counted = (peaks != 0) | (strip.slabs > 1)  # a row of zeros is exact
+        scaled = peaks.astype(np.uint32).view(np.float32) * powers_of_two(scale)
+        special = special or bool((scaled >= MOST_SCALED)[counted].any())
+        least_large += int(is_large[:, ks].sum(axis=1)[counted].min(initial=NO_ROWS))
+        most_lossy += int(is_lossy[:, ks].sum(axis=1)[counted].max(initial=0))
+        most = max(most, scaled[counted].max(initial=np.float32(0)))
+    wide_exponents = np.max(slab_exponents, axis=0)
+    wide_exponents[wide_exponents == NO_EXPONENT] = 0
+    return Split(planes, undo, wide_exponents, Census(least_large, most_lossy, most, special))
+
+
+def verdict(a: Census, b: Census, depth: int) -> Verdict:
+    if a.special or b.special:
+        return "special"
+    meetings = np.float32(a.least_large + b.least_large - depth)
+    lossy = np.float32(a.most_lossy) * b.peak + np.float32(b.most_lossy) * a.peak
+    return "planes suffice" if lossy == 0 or lossy <= np.float32(2.0**9) * meetings else "wide"
+
+
+@np.errstate(all="ignore")
+def wide_planes(x: Array, undoes: Array) -> tuple[list[Array], Array]:
+    """The bfloat16 planes of an operand, and the one that tells infinities, NaNs and zeros from other numbers."""
+    exponents = -undoes
+    first = np.minimum(exponents, 127)
+    x = np.pad(x, ((0, 0), (0, round_up(x.shape[1], TILE_K) - x.shape[1])))
+    is_finite = np.isfinite(x)
+    kinds = np.where(is_finite, np.sign(x), x)
+    rest = np.where(is_finite, x, np.float32(0))
+    rest = rest * powers_of_two(first)[:, None] * powers_of_two(exponents - first)[:, None]
+    planes: list[Array] = []
+    for _ in range(SCHEMES["fp32"].wide.planes):
+        planes.append(torch.from_numpy(rest).bfloat16().float().numpy())
+        rest = rest - planes[-1]
+    return planes, kinds
+
+
+# Products.
+
+
+@dataclass(frozen=True)
+class Product:
+    values: Array
+    verdict: Verdict
+
+
+@np.errstate(all="ignore")
+def ordinary_product(a: Split, b: Split, with_least_product: bool) -> Array:
+    total, *others = short_sums(a.planes, b.planes, TILE_K, with_least_product)
+    for each in others:
+        total = total + each
+    result: Array = total * a.factors[:, None] * b.factors
+    return result
+
+
+@np.errstate(all="ignore")
+def wide_product(a: Array, b: Array, a_undoes: Array, b_undoes: Array, special: bool) -> Array:
+    """Of the rows of a and the rows of b."""
+    a_planes, a_kinds = wide_planes(a, a_undoes)
+    b_planes, b_kinds = wide_planes(b, b_undoes)
+    total = np.zeros((len(a), len(b)), dtype=np.float32)
+    if special:
+        # No sum of ones of either sign is infinite, and which infinities meet does not depend on the order.
+        kinds = (a_kinds.astype(np.float64)[:, :, None] * b_kinds.astype(np.float64).T).sum(axis=1)
+        total = np.where(np.isfinite(kinds), 0, kinds).astype(np.float32)
+    sums = short_sums(a_planes, b_planes, WGMMA_K, with_least_product=False)
+    for first in range(0, len(sums), TILE_K // WGMMA_K):
+        of_step = np.zeros_like(total)
+        for each in sums[first : first + TILE_K // WGMMA_K]:
+            of_step = of_step + each
+        total = total + of_step
+    exponents = a_undoes[:, None] + b_undoes
+    for _ in range(3):
+        part = np.clip(exponents, -126, 127)
+        total = total * powers_of_two(part)
+        exponents = exponents - part
+    return total
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> Product:
+    """What the kernels make of the product."""
+    p = Problem.of(a, b)
+    a_rows, b_rows = a.numpy(), b.numpy().T
+    a_split, b_split = split(a_rows, p.a), split(b_rows, p.b.transposed)
+    found = verdict(a_split.census, b_split.census, p.k)
+    if found == "planes suffice":
+        return Product(ordinary_product(a_split, b_split, with_least_product=p.k <= _SHORT_K), found)
+    exponents = a_split.wide_exponents, b_split.wide_exponents
+    return Product(wide_product(a_rows, b_rows, *exponents, special=found == "special"), found)
+
+
+@np.errstate(all="ignore")
+def float32_chain(a: torch.Tensor, b: torch.Tensor) -> Array:
+    """The textbook's product: one fused multiplication and addition after the other."""
+    x, y = a.double().numpy(), b.double().numpy()
+    total = np.zeros((a.shape[0], b.shape[1]), dtype=np.float32)
+    for k in range(a.shape[1]):
+        total = (total + x[:, k, None] * y[k]).astype(np.float32)
+    return total
+
+
+@np.errstate(all="ignore")
+def error_of(values: Array, a: torch.Tensor, b: torch.Tensor, among: Array) -> Error:
+    """The errors of those elements that are `among`."""
+    x, y = a.double().numpy(), b.double().numpy()
+    exact = (x @ y)[among]
+    difference = np.abs(values.astype(np.float64)[among] - exact)
+    comp = np.where(difference == 0, 0.0, difference / (np.abs(x) @ np.abs(y))[among])
+    wrong, size = np.square(difference).sum(), np.square(exact).sum()
+    return Error(comp=float(comp.max(initial=0.0)), norm=0.0 if wrong == 0 else float(np.sqrt(wrong / size)))
+
+
+def check_promise(a: torch.Tensor, b: torch.Tensor) -> None:
+    ours, chain = product(a, b), float32_chain(a, b)
+    for is_kind in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(is_kind(ours.values), is_kind(chain), err_msg=f"{is_kind}, {ours.verdict}")
+    among = np.isfinite(chain)
+    error, allowed = error_of(ours.values, a, b, among), error_of(chain, a, b, among)
+    assert error.comp <= max(allowed.comp, MOST_COMP), f"{error}, the chain {allowed}, {ours.verdict}"
+    assert error.norm <= max(allowed.norm, MOST_NORM), f"{error}, the chain {allowed}, {ours.verdict}"
+
+
+def other_layout(x: torch.Tensor) -> torch.Tensor:
+    """The same matrix with its columns one after the other in memory."""
+    return x.T.contiguous().T
+
+
+# The model itself.
+
+
+def one_step(sum_: float, *products: tuple[float, float]) -> float:
+    a, b = np.zeros((1, WGMMA_K)), np.zeros((WGMMA_K, 1))
+    for k, (x, y) in enumerate(products):
+        a[0, k], b[k, 0] = x, y
+    return float(tensor_core_step(np.array([[sum_]]), a, b)[0, 0])
+
+
+def test_a_step_of_the_model_cuts_off_what_tensor_cores_do() -> None:
+    assert one_step(1.0, (1.5, 2.0**-24)) == 1.0
+    assert one_step(-1.0, (1.0, 1.0), (2.0**-12, 2.0**-13)) == 2.0**-25
+    assert one_step(-1.0, (1.0, 1.0), (2.0**-13, 2.0**-13)) == 0.0
+    assert one_step(1.0, *[(2.0**-12, 2.0**-13)] * 4) == 1 + 2.0**-23  # together they count
+    assert one_step(1.0, *[(2.0**-13, 2.0**-13)] * 16) == 1.0  # and these do not
+    assert one_step(-1.0, (-1.5, 2.0**-24)) == -1.0  # toward zero
+    assert one_step(0.0) == 0.0
+
+
+def test_a_sum_of_planes_is_what_a_split_keeps() -> None:
+    """Ordinary planes keep all but the last bits of ordinary values, wide planes keep all of any."""
+    x = np.ascontiguousarray(operands("normal", 8, 100, 1)[0].numpy())
+    matrix = Problem.of(torch.from_numpy(x), torch.empty(100, 1)).a
+    parts = split(x, matrix)
+    whole = sum(p.astype(np.float64) for p in parts.planes) * parts.factors[:, None]
+    np.testing.assert_allclose(whole[:, :100], x, rtol=2.0**-21, atol=0)
+    wide, kinds = wide_planes(x, parts.wide_exponents)
+    whole = np.ldexp(sum(p.astype(np.float64) for p in wide), parts.wide_exponents[:, None])
+    np.testing.assert_array_equal(whole[:, :100], x)
+    np.testing.assert_array_equal(kinds[:, :100], np.sign(x))
+
+
+# The promise.
+
+
+# Other kernels do shorter sums. At 300, slabs of whole steps do not come out even.
+DEPTHS = (_LEAST_K, 64, 100, 300, _SHORT_K, _SHORT_K + 1, 1000)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_error_is_no_larger_than_that_of_a_float32_chain(name: str, depth: int) -> None:
+    check_promise(*operands(name, 24, depth, 20))
+
+
+@pytest.mark.parametrize("depth", (100, 300))
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_error_does_not_depend_on_the_layout(name: str, depth: int) -> None:
+    """Which values are sampled does."""
+    a, b = operands(name, 24, depth, 20, seed=1)
+    check_promise(other_layout(a), other_layout(b))
+
+
+@pytest.mark.parametrize("depth", (_LEAST_K, 100, 1000))
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_single_row_keeps_the_promise(name: str, depth: int) -> None:
+    check_promise(*operands(name, 1, depth, 40))
+
+
+@pytest.mark.parametrize("name", ["uniform", "normal", "lognormal", "graded slices of K", "cancelling", "sparse"])
+def test_long_sums_keep_the_promise(name: str) -> None:
+    check_promise(*operands(name, 12, 4000, 10))
+
+
+@pytest.mark.parametrize("most_of_a, most_of_b, depth", [(2**11, 2**7, 33), (2**11, 4, 1000), (2**6, 2**6, 1000)])
+def test_integers_stay_exact(most_of_a: int, most_of_b: int, depth: int) -> None:
+    """As long as their sums are below 2^24, whose exactness programs count on."""
+    g = torch.Generator().manual_seed(0)
+    a = torch.randint(-most_of_a, most_of_a + 1, (24, depth), generator=g).float()
+    b = torch.randint(-most_of_b, most_of_b + 1, (depth, 20), generator=g).float()
+    ours = product(a, b)
+    assert ours.verdict == "planes suffice"
+    np.testing.assert_array_equal(ours.values, (a.double() @ b.double()).numpy())
+
+
+# The verdict.
+
+
+@cache
+def verdict_on(name: str, depth: int) -> Verdict:
+    a, b = operands(name, 24, depth, 20)
+    p = Problem.of(a, b)
+    return verdict(split(a.numpy(), p.a).census, split(b.numpy().T, p.b.transposed).census, depth)
+
+
+@pytest.mark.parametrize("depth", (300, 1000))
+@pytest.mark.parametrize("name", ["uniform", "normal", "rectified", "graded rows", "graded columns"])
+def test_planes_suffice_for_ordinary_values(name: str, depth: int) -> None:
+    """These must be fast."""
+    assert verdict_on(name, depth) == "planes suffice"
+
+
+@pytest.mark.parametrize("depth", (300, 1000))
+@pytest.mark.parametrize("name", ["graded slices of K", "exponents within 60", "infinities and NaNs"])
+def test_other_values_get_the_wide_scheme(name: str, depth: int) -> None:
+    assert verdict_on(name, depth) != "planes suffice"
+
+
+def test_infinities_and_nans_are_special() -> None:
+    assert verdict_on("infinities and NaNs", 1000) == "special"
+
+
+# Adversaries.
+
+
+def matrix_of(values: list[list[float]]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64).float()
+
+
+NEAR_SAFE = SAFE + 1022.5 * 2.0**-24  # planes lose all that they can of a value that is not lossy
+
+floats = st.one_of(
+    st.just(0.0),
+    st.builds(
+        lambda sign, significand, bits, exponent: (
+            sign * math.ldexp((1 << 23 | significand) >> (24 - bits) << (24 - bits), exponent - 23)
+        ),
+        st.sampled_from((-1, 1)),
+        st.integers(0, 2**23 - 1),
+        st.integers(1, 24),
+        st.one_of(st.integers(-60, 60), st.sampled_from((-60, 60))),
+    ),
+)
+
+
+@st.composite
+def small_operands(draw: st.DrawFn) -> tuple[list[list[float]], list[list[float]]]:
+    m, k, n = draw(st.integers(1, 3)), draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    rows = [draw(st.lists(floats, min_size=k, max_size=k)) for _ in range(m)]
+    columns = [draw(st.lists(floats, min_size=k, max_size=k)) for _ in range(n)]
+    return rows, columns
+
+
+def check_comp(a: torch.Tensor, b: torch.Tensor) -> None:
+    ours = product(a, b)
+    error = error_of(ours.values, a, b, np.ones_like(ours.values, dtype=bool))
+    assert error.comp <= MOST_COMP, f"{error}, {ours.verdict}"
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(small_operands())
+def test_the_verdict_is_right_about_any_values(rows_and_columns: tuple[list[list[float]], list[list[float]]]) -> None:
+    """Of a sum of few products, every one counts in some element of the result."""
+    rows, columns = rows_and_columns
+    check_comp(matrix_of(rows), matrix_of(columns).T)
+
+
+@pytest.mark.parametrize("depth", (3, _LEAST_K, _SHORT_K + 1))
+def test_values_just_above_the_lossy_ones_lose_little(depth: int) -> None:
+    """Both lose what they can, and so does their product."""
+    a, b = torch.zeros(1, depth), torch.zeros(depth, 1)
+    middle = depth // 2  # a sample of any number of them is there, or just before
+    a[0, : middle + 1], b[middle + 1 :, 0] = 2.0**8, 2.0**8
+    a[0, middle] = b[middle, 0] = NEAR_SAFE
+    p = Problem.of(a, b)
+    assert split(a.numpy(), p.a).census.most_lossy == split(b.numpy().T, p.b.transposed).census.most_lossy == 0
+    check_comp(a, b)
+
+
+def test_small_values_count_where_large_ones_meet_zeros() -> None:
+    large, small = 2.0**60, 2.0**-60 * 1.7
+    check_comp(matrix_of([[large, small, 0.0]]), matrix_of([[0.0], [small], [large]]))
+
+
+def test_a_value_that_vanishes_when_scaled_is_lossy() -> None:
+    check_comp(matrix_of([[2.0**71, 2.0**-100]]), matrix_of([[0.0], [1.0]]))
+
+
+def test_large_values_meet_small_ones() -> None:
+    """As long as one row's are not too far apart."""
+    large, small = 2.0**83, 2.0**-83 * (1 + 2.0**-23)
+    check_comp(matrix_of([[large, small]]), matrix_of([[small], [large]]))
+
+
+def test_a_slab_of_zeros_is_no_slab_of_large_values() -> None:
+    """The large values of A and B do not meet, and the second half of B has none."""
+    a, b = torch.zeros(4, 128), torch.zeros(128, 4)
+    a[:, 0], a[:, 1], b[1] = 1, 2.0**-20 * (1 + 2.0**-13 + 2.0**-23), 1
+    check_comp(a, b)
+
+
+def test_a_row_of_zeros_in_one_slab_does_not_count_as_large_there() -> None:
+    """All but one column of B are large in both halves; that one meets small values only."""
+    a, b = torch.ones(4, 128), torch.ones(128, 4)
+    a[:, 1] = 2.0**-20 * (1 + 2.0**-13 + 2.0**-23)
+    b[:, 0] = 0
+    b[1, 0] = 1
+    check_comp(a, b)
+
+
+def test_a_slab_of_zeros_leaves_the_scale_of_tiny_values_alone() -> None:
+    a = torch.full((4, 128), 2.0**100)
+    b = torch.zeros(128, 4)
+    b[:64] = 2.0**-120 * (1 + torch.rand(64, 4, generator=torch.Generator().manual_seed(0)))
+    check_comp(a, b)
+
+
+def test_values_that_no_sample_saw_do_not_spoil_an_infinity() -> None:
+    """An infinity hides its row's peak from the census."""
+    a, b = torch.full((8, 64), 2.0**-100), torch.ones(64, 8)
+    a[:, 1], a[:, 3] = 2.0**100, float("inf")
+    check_promise(a, b)
