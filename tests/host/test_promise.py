@@ -18,7 +18,8 @@ from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.bench.errors import Error
 from tilesmith.kernels.operand import TILE_K, round_up, runs_along_rows
 from tilesmith.kernels.planes import SCHEMES, _Strip
-from tilesmith.kernels.sm90 import _LEAST_K, _SHORT_K
+from tilesmith.kernels.sm90 import _LEAST_K
+from tilesmith.kernels.sm90_product import SHORT_K
 from tilesmith.problem import Matrix, Problem
 
 Array = npt.NDArray[Any]
@@ -265,7 +266,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> Product:
     a_split, b_split = split(a_rows, p.a), split(b_rows, p.b.transposed)
     found = verdict(a_split.census, b_split.census, p.k)
     if found == "planes suffice":
-        return Product(ordinary_product(a_split, b_split, with_least_product=p.k <= _SHORT_K), found)
+        return Product(ordinary_product(a_split, b_split, with_least_product=p.k <= SHORT_K), found)
     exponents = a_split.wide_exponents, b_split.wide_exponents
     return Product(wide_product(a_rows, b_rows, *exponents, special=found == "special"), found)
 
@@ -343,7 +344,7 @@ def test_a_sum_of_planes_is_what_a_split_keeps() -> None:
 
 
 # Other kernels do shorter sums. At 300, slabs of whole steps do not come out even.
-DEPTHS = (_LEAST_K, 64, 100, 300, _SHORT_K, _SHORT_K + 1, 1000)
+DEPTHS = (_LEAST_K, 64, 100, 300, SHORT_K, SHORT_K + 1, 1000)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -454,7 +455,7 @@ def test_the_verdict_is_right_about_any_values(rows_and_columns: tuple[list[list
     check_comp(matrix_of(rows), matrix_of(columns).T)
 
 
-@pytest.mark.parametrize("depth", (3, _LEAST_K, _SHORT_K + 1))
+@pytest.mark.parametrize("depth", (3, _LEAST_K, SHORT_K + 1))
 def test_values_just_above_the_lossy_ones_lose_little(depth: int) -> None:
     """Both lose what they can, and so does their product."""
     a, b = torch.zeros(1, depth), torch.zeros(depth, 1)

@@ -1,0 +1,314 @@
+"""The product of the `sm90` family: how its operands and its result lie in memory, and the launch that multiplies."""
+
+import math
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+import torch
+
+from tilesmith.device import Device
+from tilesmith.kernels import operand, planes, result
+from tilesmith.kernels.operand import MOST_BATCH_DIMENSIONS, TILE_K, WORKSPACE_ALIGNMENT, Operand, round_up
+from tilesmith.kernels.planes import SCHEMES, Scales, Scheme, Schemes, Split
+from tilesmith.kernels.result import CUDA_TYPES, Result, Staging, Store
+from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, Wgmma
+from tilesmith.problem import Problem
+
+WGMMA_M: Final = 64
+WIDEST_PROMOTED: Final = 192  # columns of a tile that has two sets of sums
+_OPERAND_BYTES: Final = 2
+_MOST_STAGES: Final = 24
+_BARRIER_BYTES: Final = 16  # of a stage
+_SCALE_BYTES: Final = 4  # of a column
+_LEAST_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
+SHORT_K: Final = 512  # in sums up to this, what two planes leave out may be more than what torch rounds off
+
+# Registers of a producer's and of a consumer's thread. They come from the pool of a block that started with
+# registers_per_sm / threads for each.
+_PRODUCER_REGISTERS: Final = 40
+_CONSUMER_REGISTERS: Final = 232
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """How the work is cut."""
+
+    tile_m: int
+    tile_n: int
+    cluster: int = 1  # tiles one below the other that share columns of B
+    splits: int = 1
+    swap: bool = False  # compute the transposed product: few rows become few columns
+
+    def __str__(self) -> str:
+        parts = [f"{self.tile_m}x{self.tile_n}"]
+        if self.cluster > 1:
+            parts.append(f"cluster {self.cluster}")
+        if self.splits > 1:
+            parts.append(f"split {self.splits}")
+        if self.swap:
+            parts.append("transposed")
+        return " ".join(parts)
+
+    @property
+    def consumers(self) -> int:
+        return self.tile_m // WGMMA_M
+
+    @property
+    def threads(self) -> int:
+        return (self.consumers + 1) * 128
+
+
+def schemes_of(problem: Problem) -> Schemes | None:
+    """How float32 operands become 16-bit ones; None if they are 16-bit ones already."""
+    return SCHEMES[problem.accuracy] if problem.a.dtype == torch.float32 else None
+
+
+class Runs(IntEnum):
+    """enum Runs of sm90.cu."""
+
+    ALWAYS = 0
+    IF_PLANES_SUFFICE = 1
+    IF_THEY_DO_NOT = 2
+
+
+class Scale(IntEnum):
+    """enum Scale of scale.cuh."""
+
+    NONE = 0
+    FACTORS = 1
+    EXPONENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The product as a kernel sees it: its operands and its result in memory."""
+
+    problem: Problem  # transposed if asked for, the fastest batch dimension first
+    a: Operand  # M x K
+    b: Operand  # N x K
+    out: Result
+    workspace_bytes: int
+    scheme: Scheme | None = None
+    split: tuple[Split, Split] | None = None  # A and B, if they are planes
+    census: int = 0  # offset in the workspace
+
+    @classmethod
+    def of(cls, problem: Problem, swap: bool, splits: int, device: Device, scheme: Scheme | None = None) -> "Layout":
+        """`scheme`: of float32 operands, the ordinary one if none is given."""
+        p = _fastest_first(problem.transposed if swap else problem)
+        end = 0
+        out = result.direct(p.out, p.batch) if splits == 1 else None
+        if out is None:
+            out = result.partial(p.out, splits * p.batches, end)
+            end = round_up(out.bytes, WORKSPACE_ALIGNMENT)
+        sources: tuple[Buffer, Buffer] = ("b", "a") if swap else ("a", "b")
+        if schemes := schemes_of(problem):
+            scheme = scheme or schemes.ordinary
+            census, end = end, round_up(end + planes.census_bytes(device), WORKSPACE_ALIGNMENT)
+            a_scales = Scales.of(p.a, p.batch, end)
+            b_scales = Scales.of(p.b.transposed, p.batch, a_scales.end)
+            a_split = Split.of(p.a, sources[0], p.batch, scheme, a_scales, b_scales.end)
+            b_split = Split.of(p.b.transposed, sources[1], p.batch, scheme, b_scales, a_split.end)
+            return cls(p, a_split.planes, b_split.planes, out, b_split.end, scheme, (a_split, b_split), census)
+        a = operand.direct(p.a, sources[0])
+        if a is None:
+            a, end = operand.realigned(p.a, p.batch, end)
+        b = operand.direct(p.b.transposed, sources[1])
+        if b is None:
+            b, end = operand.realigned(p.b.transposed, p.batch, end)
+        return cls(p, a, b, out, end)
+
+    @property
+    def k_steps(self) -> int:
+        return math.ceil(self.problem.k / TILE_K)
+
+    @property
+    def planes(self) -> int:
+        """Of which the kernel makes products."""
+        return self.scheme.planes if self.scheme else 1
+
+    @property
+    def scales(self) -> tuple[Scales, ...]:
+        return tuple(each.scales for each in self.split or ())
+
+    @property
+    def scale(self) -> Scale:
+        if self.scheme is None:
+            return Scale.NONE
+        return Scale.EXPONENTS if self.scheme.wide else Scale.FACTORS
+
+
+def _fastest_first(problem: Problem) -> Problem:
+    a, b, out = (replace(x, batch_strides=x.batch_strides[::-1]) for x in (problem.a, problem.b, problem.out))
+    return replace(problem, batch=problem.batch[::-1], a=a, b=b, out=out)
+
+
+def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) -> Stage:
+    p, a, b, out = layout.problem, layout.a, layout.b, layout.out
+    stages, shared_bytes = shared_memory(layout, device, c)
+    staging = _staging(layout, c)
+    tiles = math.prod(cluster_tiles(p, c)) * c.splits * p.batches
+    b_stays = _b_stays(layout, device, c)
+    at_once = _blocks_where_b_stays(p, device, c) if b_stays else device.sm_count // c.cluster
+    clusters = min(tiles, at_once)
+    arguments = _arguments(layout, device, c)
+    constants: dict[str, Constant] = {
+        "Output": CUDA_TYPES[out.dtype],
+        "tile_m": c.tile_m,
+        "tile_n": c.tile_n,
+        "b_extent": b_extent(layout, c),
+        "stages": stages,
+        "planes": layout.planes,
+        "scale": int(layout.scale),
+        "runs": int(runs),
+        "widest_promoted": WIDEST_PROMOTED,
+        "with_least_product": layout.planes == 2 and p.k <= SHORT_K,
+        "a_slabs": planes.slabs(a.matrix, p.batch) if layout.split else 1,
+        "b_slabs": planes.slabs(b.matrix, p.batch) if layout.split else 1,
+        "cluster": c.cluster,
+        "b_stays": b_stays,
+        "a_mn_major": a.mn_major,
+        "b_mn_major": b.mn_major,
+        "batch_rank": len(p.batch),
+        "out_batch_rank": len(out.batch),
+        "out_along_m": out.along_m,
+        "out_store": int(staging.store),
+        "out_is_partial": out.is_partial,
+        "out_by_warp": staging.by_warp,
+        "chunk": staging.chunk,
+        "store_buffers": staging.buffers,
+        "store_waits": out.dtype.itemsize == _OPERAND_BYTES and tiles > clusters,
+        "threads": c.threads,
+        "producer_registers": _PRODUCER_REGISTERS,
+        "consumer_registers": _CONSUMER_REGISTERS,
+        "shared_bytes": shared_bytes,
+        "parameter_bytes": len(arguments),
+    }
+    maps = [a.tensor_map(0, c.tile_m, 1, p.batch), b.tensor_map(128, b_extent(layout, c), c.cluster, p.batch)]
+    addresses = []
+    if staging.store is Store.BOXES:
+        maps.append(out.tensor_map(256, staging))
+    else:
+        addresses.append(Address(_OUT_ADDRESS, out.buffer, out.offset))
+    if layout.split:
+        offsets = (
+            *(s.wide_exponents if layout.scale is Scale.EXPONENTS else s.factors for s in layout.scales),
+            *(layout.census, layout.census + planes.verdict_offset(device)),
+        )
+        addresses += (Address(at, "workspace", offset) for at, offset in zip(_SCALE_ADDRESSES, offsets, strict=True))
+    return Stage(
+        kernel=Kernel(
+            "sm90",
+            "kernels/sm90.cu",
+            tuple(constants.items()),
+            shared_bytes,
+            Wgmma(c.tile_n, a.dtype, a.mn_major, b.mn_major),
+        ),
+        grid=(clusters * c.cluster, 1, 1),
+        threads=c.threads,
+        arguments=arguments,
+        addresses=tuple(addresses),
+        tensor_maps=tuple(maps),
+        cluster=c.cluster,
+        awaits_predecessor=True,
+    )
+
+
+def shared_memory(layout: Layout, device: Device, c: Configuration) -> tuple[int, int]:
+    """The stages that fit in a block's shared memory, and the bytes that they and the staged output take."""
+    staging = _staging(layout, c)
+    staged = c.tile_m * staging.buffers * (staging.chunk * layout.out.dtype.itemsize + staging.padding)
+    if layout.scale is not Scale.NONE:
+        staged += c.consumers * c.tile_n * _SCALE_BYTES
+    a_bytes, b_bytes = c.tile_m * TILE_K * _OPERAND_BYTES, b_extent(layout, c) * TILE_K * _OPERAND_BYTES
+    stage, once = a_bytes + b_bytes + _BARRIER_BYTES, staged
+    if _b_stays(layout, device, c):
+        stage, once = stage - b_bytes, once + layout.planes * b_bytes
+    stages = min((device.shared_bytes_per_block - once) // stage, _MOST_STAGES)
+    # Loading many short tiles ahead would put off the stores of the first ones.
+    if _only_stores(layout):
+        stages = min(stages, 3 * layout.planes)
+    return stages, stages * stage + once
+
+
+def _staging(layout: Layout, c: Configuration) -> Staging:
+    return layout.out.staging(c.tile_n, by_rows=_only_stores(layout), lean=layout.planes > 1 and layout.k_steps > 1)
+
+
+def b_extent(layout: Layout, c: Configuration) -> int:
+    """The columns of B that are loaded for a tile: more than the tile has, if that makes lines of full width."""
+    if layout.planes > 1 and layout.b.mn_major and c.tile_n > TILE_K:
+        return round_up(c.tile_n, TILE_K)
+    return c.tile_n
+
+
+def _only_stores(layout: Layout) -> bool:
+    """K is one step: the output's way to memory decides."""
+    return layout.k_steps == 1 and not layout.out.is_partial
+
+
+def _b_stays(layout: Layout, device: Device, c: Configuration) -> bool:
+    """A block keeps to its columns, and loads their tile of B once: less to read where the store decides."""
+    p = layout.problem
+    if not _only_stores(layout) or c.cluster > 1 or p.batches > 1 or layout.scale is Scale.EXPONENTS:
+        return False
+    return _blocks_where_b_stays(p, device, c) >= _LEAST_SHARE_OF_SMS * device.sm_count
+
+
+def _blocks_where_b_stays(problem: Problem, device: Device, c: Configuration) -> int:
+    """A multiple of the tiles of a panel side by side, and their raster has bands of one: so a block's column is the
+    same in all rows (scheduler.cuh)."""
+    panel = _panel(problem, device, c)
+    return device.sm_count // panel * panel
+
+
+def _panel(problem: Problem, device: Device, c: Configuration) -> int:
+    """Columns of tiles that fit into the GPU at once, if they are parts of equal size."""
+    _, tiles_n = cluster_tiles(problem, c)
+    parts = math.ceil(tiles_n / device.sm_count)
+    return tiles_n // parts if tiles_n % parts == 0 else tiles_n
+
+
+def cluster_tiles(problem: Problem, c: Configuration) -> tuple[int, int]:
+    return math.ceil(problem.m / (c.tile_m * c.cluster)), math.ceil(problem.n / c.tile_n)
+
+
+def _band(layout: Layout) -> int:
+    """Clusters of tile rows that share a band of the raster. Memory prefers to be written along rows."""
+    return 1 if _only_stores(layout) else 8
+
+
+# In struct Parameters of sm90.cu.
+_OUT_ADDRESS: Final = 384
+_SCALE_ADDRESSES: Final = (512, 536, 560, 568)  # of A, of B; the census and the verdict
+
+
+def _arguments(layout: Layout, device: Device, c: Configuration) -> bytes:
+    """struct Parameters of sm90.cu, which asserts its size."""
+    p, out = layout.problem, layout.out
+    padding = (0,) * (MOST_BATCH_DIMENSIONS - len(p.batch))
+    out_strides = (0,) * len(p.batch) if out.is_partial else out.batch_strides
+    scales = [(each.scales.pitch, *each.matrix_steps, *padding) for each in layout.split or ()] or [(0, 0, 0, 0)] * 2
+    fields = struct.pack(
+        "<384x2q2i3q20iq4iq4i2qi",
+        *(0, out.line_stride, out.lines, out.length),
+        *(*out_strides, *padding),
+        *(
+            *cluster_tiles(p, c),
+            c.splits,
+            p.batches,
+            *divmod(layout.k_steps, c.splits),
+            _band(layout),
+            _panel(p, device, c),
+        ),
+        *(*p.batch, *padding),
+        *(*(int(stride != 0) for stride in layout.a.batch_strides), *padding),
+        *(*(int(stride != 0) for stride in layout.b.batch_strides), *padding),
+        *(p.k, layout.a.plane_depth, 0),
+        *(0, *scales[0]),
+        *(0, *scales[1]),
+        *(0, 0, planes.census_blocks(layout.split, p.batch, device) if layout.split else 0),
+    )
+    return fields.ljust(round_up(len(fields), 64), b"\0")
