@@ -132,6 +132,12 @@ def packed_batch_strides(matrix: Matrix, batch: Sequence[int], elements: int) ->
     return tuple(strides), step
 
 
+def moving_batch(matrix: Matrix, batch: Sequence[int]) -> list[tuple[int, int]]:
+    """Size and stride of each batch dimension along which matrices differ, and ones up to what a kernel walks."""
+    moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
+    return moving + [(1, 0)] * (MOST_BATCH_DIMENSIONS - len(moving))
+
+
 def aligned_lines(lines: Matrix) -> bool:
     """Every row is contiguous, and starts at a multiple of the widest access."""
     granule = ALIGNMENT // lines.dtype.itemsize
@@ -156,8 +162,7 @@ def realign_stage(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]
         position = len(arguments)
         matrix = copy.matrix
         segments = math.ceil(copy.length / _SEGMENT)
-        moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
-        moving += [(1, 0)] * (MOST_BATCH_DIMENSIONS - len(moving))
+        moving = moving_batch(matrix, batch)
         own_tasks = copy.lines * segments * math.prod(n for n, _ in moving)
         line_stride, element_stride = (
             (matrix.column_stride, matrix.row_stride) if copy.mn_major else (matrix.row_stride, matrix.column_stride)

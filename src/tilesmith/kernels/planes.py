@@ -11,11 +11,11 @@ import torch
 
 from tilesmith.device import Device
 from tilesmith.kernels.operand import (
-    MOST_BATCH_DIMENSIONS,
     TILE_K,
     WORKSPACE_ALIGNMENT,
     Operand,
     aligned_lines,
+    moving_batch,
     packed_batch_strides,
     round_up,
     runs_along_rows,
@@ -173,9 +173,8 @@ def split_stage(
             Address(position, each.source),
             *(Address(position + 8 * i, "workspace", offset) for i, offset in enumerate(offsets, start=1)),
         ]
-        moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
+        moving = moving_batch(matrix, batch)
         matrices = math.prod(n for n, _ in moving)
-        moving += [(1, 0)] * (MOST_BATCH_DIMENSIONS - len(moving))
         strips = math.ceil(matrix.rows / strip.rows)
         arguments += struct.pack(
             "<12q12i",
@@ -232,7 +231,7 @@ class _Strip:
     @classmethod
     def of(cls, matrix: Matrix, batch: Sequence[int]) -> "_Strip":
         depth = round_up(matrix.columns, TILE_K)
-        matrices = math.prod(n for n, s in zip(batch, matrix.batch_strides, strict=True) if s)
+        matrices = math.prod(n for n, _ in moving_batch(matrix, batch))
 
         def tasks(rows: int) -> int:
             return math.ceil(matrix.rows / rows) * matrices

@@ -1,8 +1,8 @@
 """What a configuration of the `sm90` family is expected to cost.
 
 The constants were fitted to timings on an H200 (docs/measured.md): 992 of 78 products of 16-bit operands, and 834 of 28
-products of float32. Times are off by 11% and by 7% (root mean square). The configuration with the least expected clocks
-took 1.0% more, on average, than the best one measured, and 1.3% for float32.
+products of float32. Times are off by 11% and by 8% (root mean square). The configuration with the least expected clocks
+took 1.0% more, on average, than the best one of the same timings, and 1.1% for float32.
 """
 
 import math

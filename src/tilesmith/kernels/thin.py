@@ -1,5 +1,5 @@
-"""The `thin` family: float32 products of a few rows (or columns) on the CUDA cores, as fast as memory gives the other
-operand.
+"""The `thin` family: float32 products of a few rows (or columns) on the CUDA cores, which read the other
+operand once.
 
 K is cut into parts of at most 512, whose sums a last launch adds in order. Within a part, sums are of 64 products at
 most, or a tree.
@@ -27,7 +27,7 @@ _MOST_K: Final = 512  # of a part
 _LEAST_K: Final = 64
 _BLOCKS_PER_SM: Final = 3
 
-# Clocks, and bytes and multiply-adds a clock: docs/measured.md.
+# Clocks, and bytes and multiply-adds a clock. Estimates: docs/measured.md has what they are worth.
 _START: Final = 14000.0
 _READ: Final = 2150.0
 _PARTIAL: Final = 1100.0

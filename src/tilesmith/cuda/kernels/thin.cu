@@ -1,7 +1,7 @@
-// C = A B for a few rows of A, on the CUDA cores: B is read once, at the speed of memory, and a value of it meets all
-// rows at once. K is cut into short parts, each with blocks of its own; their sums are added by another launch.
+// C = A B for a few rows of A, on the CUDA cores: B is read once, and a value of it meets all rows at once.
+// K is cut into short parts, each with blocks of its own; their sums are added by another launch.
 //
-//   plan::b_along_k false   the lines of B run along N: a thread has four columns, and walks along K
+//   plan::b_along_k false   the lines of B run along N: a thread has a few columns, and walks along K
 //   plan::b_along_k true    they run along K: a warp has four columns, its lanes share K
 //
 // A part of A is kept in shared memory.
