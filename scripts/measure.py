@@ -1,6 +1,6 @@
 """The figures of docs/measured.md, measured on the GPU of this machine.
 
-    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [fp32] [tf32] [host] [first]
+    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [fp32] [tf32] [pack] [host] [first]
 
 With no argument, all parts.
 """
@@ -135,6 +135,30 @@ def tf32() -> None:
     torch.backends.cuda.matmul.fp32_precision = before
 
 
+def pack() -> None:
+    """float32 with a packed `b`, with both packed, and with none: microseconds, and what packing saves."""
+    products = [Product("128 rows", 128, 4096, 4096, ""), Product("square 4096", 4096, 4096, 4096, "")]
+    for product in products:
+        a, b = product.operands("cuda")
+        packed_a, packed_b = tilesmith.pack(a, first=True), tilesmith.pack(b)
+        competitors = {
+            "tensors": partial(tilesmith.matmul, a, b),
+            "b packed": partial(tilesmith.matmul, a, packed_b),
+            "both packed": partial(tilesmith.matmul, packed_a, packed_b),
+            "torch": partial(torch.matmul, a, b),
+        }
+        times = {name: timing.median * 1e3 for name, timing in interleaved(competitors, rounds=15).items()}
+        for name, microseconds in times.items():
+            saved = times["tensors"] - microseconds
+            row = f"{product!s:34} {name:12} {microseconds:9.1f} us, {saved:7.1f} us less than with tensors"
+            print(f"{row}, ratio to torch {times['torch'] / microseconds:.3f}", flush=True)
+        for name, sides in {"tensors": (False, False), "b packed": (False, True), "both packed": (True, True)}.items():
+            plan = choose(Problem.of(a, b, packed=sides), device.installed(0))
+            print(f"{'':34} {name:12} {plan.name}, workspace {plan.workspace_bytes >> 20} MiB", flush=True)
+        del a, b, packed_a, packed_b, competitors
+        torch.cuda.empty_cache()
+
+
 def _report(
     product: Product,
     a: torch.Tensor,
@@ -212,7 +236,7 @@ def first() -> None:
             print(f"first call, {cache} cache: {run.stdout.strip() or run.stderr} s", flush=True)
 
 
-PARTS = {"speed": speed, "half": half, "fp32": fp32, "tf32": tf32, "host": host, "first": first}
+PARTS = {"speed": speed, "half": half, "fp32": fp32, "tf32": tf32, "pack": pack, "host": host, "first": first}
 
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")

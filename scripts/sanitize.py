@@ -1,8 +1,8 @@
 """One small product of every kind, to be run under compute-sanitizer.
 
-    PYTHONPATH=src compute-sanitizer --tool memcheck python3 scripts/sanitize.py [simt] [sm90] [fp32]
+    PYTHONPATH=src compute-sanitizer --tool memcheck python3 scripts/sanitize.py [family ..]
 
-With no argument, all of them.
+With no argument, all of FAMILIES.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from tilesmith import accuracy as accuracies
 from tilesmith import device
 from tilesmith.bench.distributions import operands
 from tilesmith.bench.suites import random_tensor
-from tilesmith.kernels import simt, sm90, thin
+from tilesmith.kernels import exact, simt, sm90, thin
 from tilesmith.plan import Plan
-from tilesmith.prepared import prepare
+from tilesmith.prepared import PackedPair, pack, prepare
 from tilesmith.problem import Problem
 
-Launch = tuple[Plan, torch.Tensor, torch.Tensor]
+Launch = tuple[Plan, torch.Tensor, torch.Tensor] | tuple[Plan, torch.Tensor, torch.Tensor, PackedPair]
 
 
 def simt_launches() -> Iterator[Launch]:
@@ -71,6 +71,9 @@ def fp32_launches() -> Iterator[Launch]:
         ("normal", (128 * 140, 64, 520), sm90.Configuration(128, 256)),  # one step, and B stays
         ("normal", (130, 1500, 72), sm90.Configuration(128, 96, cluster=2, splits=3)),
         ("graded slices of K", (17, 9000, 263), sm90.Configuration(64, 32, splits=2, swap=True)),  # slabs of K
+        ("normal", (264, 520, 96), sm90.Configuration(128, 96, cluster=2, splits=2, raw=True)),
+        ("graded slices of K", (264, 520, 128), sm90.Configuration(64, 128, raw=True)),
+        ("infinities and NaNs", (20, 520, 264), sm90.Configuration(128, 32, splits=2, swap=True, raw=True)),
     ]
     for (name, (m, k, n), c), transposed, accuracy in itertools.product(cases, (False, True), ("fp32", "tf32")):
         a, b = operands(name, m, k, n, "cuda")
@@ -86,14 +89,71 @@ def fp32_launches() -> Iterator[Launch]:
             yield thin.plan(Problem.of(a, b), device.installed(0)), a, b
 
 
-FAMILIES = {"simt": simt_launches, "sm90": sm90_launches, "fp32": fp32_launches}
+def exact_launches() -> Iterator[Launch]:
+    """Every tile, with and without edges, along K and across it, aligned or not; and a batch."""
+    shapes = [(64, 64, 128), (64, 512, 64), (67, 133, 65), (17, 1, 33)]
+    for (m, k, n), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = operands("normal", m, k, n, "cuda")
+        a, b = a.T.contiguous().T if x else a, b.T.contiguous().T if y else b
+        for candidate in exact.candidates(Problem.of(a, b), device.installed(0)):
+            yield candidate.plan(), a, b
+    a, b = (random_tensor(shape, torch.float32, "cuda") for shape in ((3, 1, 33, 40), (2, 40, 36)))
+    for candidate in exact.candidates(Problem.of(a, b), device.installed(0)):
+        yield candidate.plan(), a, b
+
+
+def pack_launches() -> Iterator[Launch]:
+    """Packing, and products with packed operands, for ordinary values and for all others."""
+    shapes = [((264, 200), (200, 296)), ((137, 9000), (9000, 263)), ((3, 1, 131, 67), (2, 67, 71))]
+    for (a_shape, b_shape), transposed, wide in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.float32, "cuda") for shape in (a_shape, b_shape))
+        if transposed:
+            a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
+        if wide:
+            a[..., 0, 0] = float("inf")
+        planes = pack(a, "fp32", first=True), pack(b, "fp32", first=False)
+        for sides in ((True, False), (False, True), (True, True)):
+            problem = Problem.of(a, b, packed=sides)
+            plan = sm90.plan(problem, device.installed(0), sm90.Configuration(128, 64))
+            yield plan, a, b, (planes[0] if sides[0] else None, planes[1] if sides[1] else None)
+
+
+def mixed_launches() -> Iterator[Launch]:
+    """float32 with 16-bit floats, for ordinary values and for all others."""
+    types = [(torch.float32, torch.bfloat16), (torch.float16, torch.float32)]
+    cases = [
+        ((264, 200), (200, 296)),
+        ((137, 195), (195, 263)),
+        ((128 * 140, 64), (64, 520)),
+        ((20, 9000), (9000, 263)),
+    ]
+    for dtypes, shapes, transposed, wide in itertools.product(types, cases, (False, True), (False, True)):
+        a, b = (random_tensor(shape, dtype, "cuda") for shape, dtype in zip(shapes, dtypes, strict=True))
+        if transposed:
+            a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
+        if wide:
+            a[0, 0] = float("inf")
+        problem = Problem.of(a, b, may_mix=True)
+        for c in (sm90.Configuration(128, 64, cluster=2), sm90.Configuration(64, 96)):
+            if sm90.unsuited(problem, device.installed(0), c) is None:
+                yield sm90.plan(problem, device.installed(0), c), a, b
+
+
+FAMILIES = {
+    "simt": simt_launches,
+    "sm90": sm90_launches,
+    "fp32": fp32_launches,
+    "exact": exact_launches,
+    "pack": pack_launches,
+    "mixed": mixed_launches,
+}
 
 
 def main() -> None:
     launches = 0
     for family in sys.argv[1:] or FAMILIES:
-        for plan, a, b in FAMILIES[family]():
-            prepare(plan, 0)(a, b)
+        for plan, a, b, *packed in FAMILIES[family]():
+            prepare(plan, 0)(a, b, None, *packed)
             launches += len(plan.stages)
     torch.cuda.synchronize()
     print(f"{launches} launches")

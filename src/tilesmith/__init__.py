@@ -5,8 +5,9 @@
 torch.Size([2, 4])
 """
 
-from tilesmith.api import matmul, warmup
+from tilesmith.api import matmul, pack, warmup
 from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, UnavailableError
+from tilesmith.packed import Packed
 
 __version__ = "0.1.0"
 
@@ -14,8 +15,10 @@ __all__ = [
     "ColdCaptureError",
     "CompilationError",
     "DriverError",
+    "Packed",
     "UnavailableError",
     "__version__",
     "matmul",
+    "pack",
     "warmup",
 ]

@@ -21,6 +21,15 @@ def resolve(accuracy: str | None) -> Accuracy:
     return accuracy
 
 
+def may_mix(accuracy: str | None) -> bool:
+    """Whether a call that asks for this accuracy may multiply float32 with 16-bit floats: it says how exactly.
+
+    >>> may_mix("fp32"), may_mix(None)
+    (True, False)
+    """
+    return accuracy in ("fp32", "tf32")
+
+
 def _torch_float32_precision() -> str:
     # What torch.backends.cuda.matmul.fp32_precision reads, without its 2 us of Python.
     return torch._C._get_fp32_precision_getter("cuda", "matmul")

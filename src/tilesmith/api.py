@@ -6,16 +6,15 @@ from collections.abc import Iterable
 import torch
 
 from tilesmith import op, prepared
-from tilesmith.accuracy import resolve
-from tilesmith.device import installed
+from tilesmith.accuracy import may_mix, resolve
 from tilesmith.errors import UnavailableError
-from tilesmith.planner import choose
-from tilesmith.problem import OUT_DTYPES, Problem, check_dense, check_operands, check_out, product_shape
+from tilesmith.packed import Packed, version_of
+from tilesmith.problem import OUT_DTYPES, check_dense, check_operands, check_out, is_mixed, product_shape
 
 
 def matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: torch.Tensor | Packed,
+    b: torch.Tensor | Packed,
     *,
     accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
@@ -26,10 +25,11 @@ def matmul(
     On a GPU it is computed by Tilesmith's own kernels; CPU tensors are multiplied by torch.
 
     Args:
-        a, b: tensors of one type on one device; 1-D, 2-D, or batched with broadcasting, with any strides.
+        a, b: tensors of one type on one device; 1-D, 2-D, or batched with broadcasting, with any strides. Or what
+            `pack` made of them. With an explicit accuracy of "fp32" or "tf32", one may be float32 and the other
+            float16 or bfloat16; the result is float32.
         accuracy: how exact a float32 product must be: as torch's float32 ("fp32"), as torch's TF32 ("tf32"), or one
-            chain of float32 multiply-adds ("ieee"), which all three are today. None follows
-            `torch.backends.cuda.matmul`.
+            chain of float32 multiply-adds ("ieee"). None follows `torch.backends.cuda.matmul`.
         out_dtype: a wider type for the result: float32 for 16-bit floats, int32 for 8- and 16-bit integers.
         out: a tensor to write the result into.
 
@@ -37,13 +37,47 @@ def matmul(
     >>> matmul(a, b)
     tensor([[11.]])
     """
-    if torch.compiler.is_compiling() or out is not None or not op.is_plain(a, b):
+    if torch.compiler.is_compiling() or out is not None or not op.is_plain(a, b):  # type: ignore[arg-type]
         return _dispatched(a, b, accuracy, out_dtype, out)
-    return prepared.multiply(a, b, accuracy, out_dtype)
+    return prepared.multiply(a, b, accuracy, out_dtype)  # type: ignore[arg-type]
+
+
+def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = None) -> Packed:
+    """Prepares an operand once for many products: a weight that does not change.
+
+    On Hopper, `matmul` splits float32 operands into 16-bit planes each time. A packed operand keeps its planes, which
+    take as much memory again as the tensor, and its part of that work falls away. The tensor is kept too, and must not
+    be changed in place from then on. For all else (other types, other GPUs, the CPU, under autocast) the tensor is all
+    that is kept, and products are as fast as without `pack`.
+
+    Products with it have gradients with respect to the other operand only. They cannot be compiled by `torch.compile`.
+
+    Args:
+        tensor: a `b` of products, or with `first` an `a`; 1-D, 2-D or batched, with any strides.
+        accuracy: that of the products, which is theirs unless they ask for another: that raises.
+
+    >>> weight = pack(torch.tensor([[3.0], [4.0]]))
+    >>> matmul(torch.tensor([[1.0, 2.0]]), weight)
+    tensor([[11.]])
+    """
+    check_dense(tensor, tensor)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "tilesmith.pack makes a constant of a tensor, and this one requires grad: pass tensor.detach(), or call it "
+            f"under torch.no_grad() (shape {list(tensor.shape)}, {tensor.dtype} on {tensor.device})"
+        )
+    if tensor.dim() == 0:
+        raise RuntimeError("tilesmith.pack takes tensors that are at least 1D, and this one is 0D")
+    tensor = tensor.detach()
+    own_accuracy = resolve(accuracy) if tensor.dtype == torch.float32 else None
+    planes = None
+    if own_accuracy is not None and op.is_plain(tensor, tensor):
+        planes = prepared.pack(tensor, own_accuracy, first=first)
+    return Packed(tensor, first, own_accuracy, planes, version_of(tensor))
 
 
 def warmup(
-    operands: Iterable[tuple[torch.Tensor | tuple[int, ...], torch.Tensor | tuple[int, ...]]],
+    operands: Iterable[tuple[torch.Tensor | Packed | tuple[int, ...], torch.Tensor | Packed | tuple[int, ...]]],
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cuda",
@@ -53,7 +87,8 @@ def warmup(
     """Compiles and loads the kernels of products before they are needed, in a CUDA graph or a server.
 
     Args:
-        operands: pairs of tensors, or of shapes that stand for contiguous tensors of `dtype` on `device`.
+        operands: pairs of tensors, packed ones among them, or of shapes that stand for contiguous tensors of `dtype` on
+            `device`.
 
     >>> if torch.cuda.is_available():
     ...     warmup([((4096, 1024), (1024, 512))], dtype=torch.bfloat16)
@@ -61,29 +96,43 @@ def warmup(
     if not torch.cuda.is_available():
         raise UnavailableError("tilesmith.warmup needs an NVIDIA GPU and a torch built for CUDA; this machine has none")
     for pair in operands:
-        a, b = (x if isinstance(x, torch.Tensor) else torch.empty(x, dtype=dtype, device="meta") for x in pair)
-        problem = Problem.of(a, b, accuracy=resolve(accuracy), out_dtype=out_dtype)
+        x, y = (x if isinstance(x, torch.Tensor | Packed) else torch.empty(x, dtype=dtype, device="meta") for x in pair)
+        a, b, packed, own_accuracy = _unpacked(x, y, accuracy)
         on = a.device if a.is_cuda else torch.device(device)
         index = torch.cuda.current_device() if on.index is None else on.index
-        prepared.prepare(choose(problem, installed(index)), index)
+        plan = prepared.planned(a, b, own_accuracy, out_dtype, None, packed, index)
+        if plan is None:
+            plan = prepared.planned(a.float(), b.float(), own_accuracy, out_dtype, None, packed, index)
+            assert plan is not None
+        prepared.prepare(plan, index)
 
 
 def _dispatched(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: torch.Tensor | Packed,
+    b: torch.Tensor | Packed,
     accuracy: str | None,
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A product that PyTorch's dispatcher takes part in: autograd, autocast, modes, transforms, `out`."""
-    check_dense(a, b)
+    """A product that PyTorch's dispatcher takes part in: autograd, autocast, modes, transforms, `out`; or one with a
+    packed operand."""
     if accuracy is not None:
         resolve(accuracy)
+    asked, packed = accuracy, None
+    if isinstance(a, Packed) or isinstance(b, Packed):
+        if torch.compiler.is_compiling():
+            raise NotImplementedError("tilesmith.matmul with a packed operand does not work inside of torch.compile")
+        a, b, packed, accuracy = _unpacked(a, b, accuracy)
+    check_dense(a, b)
+    if asked is None and accuracy is not None and is_mixed(a.dtype, b.dtype):
+        check_operands(a, b)  # raises: that one of them is packed does not say that they may be mixed
     if out is None:
-        return op.product(a, b, accuracy, out_dtype)
+        if packed is None:
+            return op.product(a, b, accuracy, out_dtype)
+        return op.packed_product(a, b, packed, accuracy, out_dtype)
     if a.is_cpu and a.dtype not in OUT_DTYPES:
         return torch.matmul(a, b, out=out)  # torch's CPU product takes more types than our kernels
-    check_operands(a, b)
+    check_operands(a, b, may_mix=may_mix(accuracy))
     check_out(a, b, out, out_dtype)
     shape = product_shape(a.shape, b.shape)
     if tuple(out.shape) != shape:
@@ -96,5 +145,20 @@ def _dispatched(
         out.resize_(shape)
     if not torch.compiler.is_compiling() and out.is_neg():
         return out.copy_(op.product(a, b, accuracy, out.dtype))  # copy_ knows how to write with the sign reversed
-    op.matmul_out(a, b, out=out, accuracy=accuracy)
+    a_packed, b_packed = packed or (None, None)
+    op.matmul_out(a, b, out=out, accuracy=accuracy, a_packed=a_packed, b_packed=b_packed)
     return out
+
+
+def _unpacked(
+    a: torch.Tensor | Packed, b: torch.Tensor | Packed, accuracy: str | None
+) -> tuple[torch.Tensor, torch.Tensor, prepared.PackedPair | None, str | None]:
+    """The operands as tensors, what `pack` made of them, if anything, and the accuracy that they were packed for."""
+    a_planes = b_planes = None
+    if isinstance(a, Packed):
+        a.check("a", accuracy)
+        a_planes, accuracy, a = a.planes, accuracy or a.accuracy, a.tensor
+    if isinstance(b, Packed):
+        b.check("b", accuracy)
+        b_planes, accuracy, b = b.planes, accuracy or b.accuracy, b.tensor
+    return a, b, None if a_planes is None and b_planes is None else (a_planes, b_planes), accuracy

@@ -10,8 +10,9 @@ import torch
 from torch.autograd import forward_ad
 from torch.library import Library, register_autograd, register_fake, register_vmap
 
-from tilesmith.prepared import multiply
-from tilesmith.problem import check_operands, check_out, product_shape, result_dtype
+from tilesmith.accuracy import may_mix
+from tilesmith.prepared import PackedPair, multiply
+from tilesmith.problem import check_operands, check_out, common_dtype, is_mixed, product_shape, result_dtype
 
 _library = Library("tilesmith", "DEF")
 _library.define(
@@ -19,7 +20,8 @@ _library.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
-    "matmul_out(Tensor a, Tensor b, *, Tensor(a!) out, str? accuracy=None) -> ()",
+    "matmul_out(Tensor a, Tensor b, *, Tensor(a!) out, str? accuracy=None, "
+    "Tensor? a_packed=None, Tensor? b_packed=None) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -43,6 +45,20 @@ def product(
     if not torch.compiler.is_compiling() and (_transform() is not None or forward_ad._current_level >= 0):
         return _Transformed.apply(a, b, accuracy, out_dtype)  # type: ignore[no-any-return,no-untyped-call]
     return matmul(a, b, accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
+
+
+def packed_product(
+    a: torch.Tensor, b: torch.Tensor, packed: PackedPair, accuracy: str | None, out_dtype: torch.dtype | None
+) -> torch.Tensor:
+    """The product of operands of which `pack` has made what `packed` holds. Autocast, modes and transforms have no use
+    for that: they get the tensors."""
+    if is_plain(a, b):
+        return multiply(a, b, accuracy, out_dtype, None, packed)
+    with torch.no_grad():
+        only_differentiated = is_plain(a, b)
+    if only_differentiated:
+        return _PackedProduct.apply(a, b, packed, accuracy, out_dtype)  # type: ignore[no-any-return,no-untyped-call]
+    return product(a, b, accuracy, out_dtype)
 
 
 def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -83,27 +99,48 @@ def _matmul_cuda(
     return multiply(a, b, accuracy, out_dtype)
 
 
-def _matmul_out_cuda(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
+def _matmul_out_cuda(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    accuracy: str | None = None,
+    a_packed: torch.Tensor | None = None,
+    b_packed: torch.Tensor | None = None,
+) -> None:
+    packed = None if a_packed is None and b_packed is None else (a_packed, b_packed)
     if _may_overlap(out, a) or _may_overlap(out, b):
-        out.copy_(multiply(a, b, accuracy, out.dtype))
+        out.copy_(multiply(a, b, accuracy, out.dtype, None, packed))
     else:
-        multiply(a, b, accuracy, out.dtype, out)
+        multiply(a, b, accuracy, out.dtype, out, packed)
 
 
 def _matmul_cpu(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     _refuse_forward_mode()
-    return torch.matmul(a, b) if out_dtype is None else _wider_cpu_product(a, b, out_dtype)
+    if out_dtype is None and not (may_mix(accuracy) and is_mixed(a.dtype, b.dtype)):
+        return torch.matmul(a, b)
+    return _wider_cpu_product(a, b, accuracy, out_dtype)
 
 
-def _matmul_out_cpu(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
-    out.copy_(_wider_cpu_product(a, b, out.dtype))
+def _matmul_out_cpu(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    accuracy: str | None = None,
+    a_packed: None = None,
+    b_packed: None = None,
+) -> None:
+    out.copy_(_wider_cpu_product(a, b, accuracy, out.dtype))
 
 
-def _wider_cpu_product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-    check_operands(a, b)
-    dtype = result_dtype(a.dtype, out_dtype)
+def _wider_cpu_product(
+    a: torch.Tensor, b: torch.Tensor, accuracy: str | None, out_dtype: torch.dtype | None
+) -> torch.Tensor:
+    check_operands(a, b, may_mix=may_mix(accuracy))
+    dtype = result_dtype(common_dtype(a, b), out_dtype)
     return torch.matmul(a.to(dtype), b.to(dtype))
 
 
@@ -150,12 +187,20 @@ def _matmul_fake(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     _refuse_forward_mode()
-    check_operands(a, b)
-    return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(a.dtype, out_dtype))
+    check_operands(a, b, may_mix=may_mix(accuracy))
+    return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(common_dtype(a, b), out_dtype))
 
 
-def _matmul_out_fake(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, accuracy: str | None = None) -> None:
-    check_operands(a, b)
+def _matmul_out_fake(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    accuracy: str | None = None,
+    a_packed: torch.Tensor | None = None,
+    b_packed: torch.Tensor | None = None,
+) -> None:
+    check_operands(a, b, may_mix=may_mix(accuracy))
     check_out(a, b, out, out.dtype)
     shape = product_shape(a.shape, b.shape)
     torch._check(tuple(out.shape) == shape, lambda: f"out has shape {list(out.shape)}, not {list(shape)}")
@@ -172,12 +217,19 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     a, b = ctx.saved_tensors
-    need_a, need_b = ctx.needs_input_grad[:2]
+    return _gradients(a, b, grad, ctx.needs_input_grad[:2], ctx.accuracy)
+
+
+def _gradients(
+    a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed: tuple[bool, bool], accuracy: str | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The values of an operand whose gradient alone is needed do not count."""
+    need_a, need_b = needed
 
     # As matrices: a row for a 1-D a, a column for a 1-D b.
     a2 = a.unsqueeze(0) if a.dim() == 1 else a
     b2 = b.unsqueeze(1) if b.dim() == 1 else b
-    grad2 = grad.to(a.dtype)
+    grad2 = grad.to(common_dtype(a, b))
     if b.dim() == 1:
         grad2 = grad2.unsqueeze(-1)
     if a.dim() == 1:
@@ -185,14 +237,17 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.
 
     grad_a = grad_b = None
     if need_a:
-        grad_a = product(grad2, b2.mT, ctx.accuracy).sum_to_size(a2.shape).reshape(a.shape)
+        grad_a = product(grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape)
     if need_b:
         if b2.dim() == 2 and a2.dim() > 2:
             # Every matrix of the batch met the same b: one long product sums over them all.
-            grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), ctx.accuracy).reshape(b.shape)
+            grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), accuracy).reshape(b.shape)
         else:
-            grad_b = product(a2.mT, grad2, ctx.accuracy).sum_to_size(b2.shape).reshape(b.shape)
-    return grad_a, grad_b
+            grad_b = product(a2.mT, grad2, accuracy).sum_to_size(b2.shape).reshape(b.shape)
+    return (
+        None if grad_a is None else grad_a.to(a.dtype),
+        None if grad_b is None else grad_b.to(b.dtype),
+    )
 
 
 register_autograd("tilesmith::matmul", _backward, setup_context=_setup_context, lib=_library)
@@ -273,3 +328,28 @@ class _Transformed(torch.autograd.Function):
         out_dtype: torch.dtype | None,
     ) -> tuple[torch.Tensor, int]:
         return _matmul_vmap(info, in_dims[:2], a, b, accuracy=accuracy, out_dtype=out_dtype)
+
+
+class _PackedProduct(torch.autograd.Function):
+    """A product with a packed operand, which is a constant, for the gradient of the other one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        packed: PackedPair,
+        accuracy: str | None,
+        out_dtype: torch.dtype | None,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(b if ctx.needs_input_grad[0] else a)
+        ctx.shape = (a if ctx.needs_input_grad[0] else b).shape
+        ctx.accuracy = accuracy
+        return multiply(a, b, accuracy, out_dtype, None, packed)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
+        (constant,) = ctx.saved_tensors
+        other = constant.new_empty(()).expand(ctx.shape)
+        a, b = (other, constant) if ctx.needs_input_grad[0] else (constant, other)
+        return (*_gradients(a, b, grad, ctx.needs_input_grad[:2], ctx.accuracy), None, None, None)

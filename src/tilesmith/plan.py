@@ -9,7 +9,8 @@ from tilesmith.device import Device
 from tilesmith.problem import Problem
 
 Constant = int | bool | str  # a str is the name of a CUDA type
-Buffer = Literal["a", "b", "out", "workspace"]  # the memory that a launch reads or writes
+# The memory that a launch reads or writes; "a_packed" and "b_packed" are what tilesmith.pack made of an operand.
+Buffer = Literal["a", "b", "out", "workspace", "a_packed", "b_packed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Wgmma:
     dtype: torch.dtype
     a_mn_major: bool  # the operand lies along M (or N) in shared memory, not along K
     b_mn_major: bool
+    a_in_registers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

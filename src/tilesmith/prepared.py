@@ -10,8 +10,10 @@ from tilesmith import device as devices
 from tilesmith.errors import ColdCaptureError
 from tilesmith.jit import cache, driver, source
 from tilesmith.plan import Kernel, Plan
-from tilesmith.planner import choose
-from tilesmith.problem import Problem, contiguous_strides
+from tilesmith.planner import choose, is_possible, packing
+from tilesmith.problem import Problem, contiguous_strides, is_mixed
+
+PackedPair = tuple[torch.Tensor | None, torch.Tensor | None]  # what `pack` made of a and b
 
 _MOST_PREPARED: Final = 8192  # shapes kept ready; past that all are planned anew, which compiles nothing
 
@@ -26,26 +28,70 @@ def multiply(
     accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
+    packed: PackedPair | None = None,
 ) -> torch.Tensor:
     """The product of two CUDA tensors, launched on the current stream of their device."""
     a_address, b_address = a.data_ptr(), b.data_ptr()
     dtype = a.dtype
-    if accuracy is None and dtype is torch.float32:
-        accuracy = accuracies.resolve(None)
-    key = (
+    followed = accuracies.resolve(None) if accuracy is None and dtype is torch.float32 else accuracy
+    key: tuple[object, ...] = (
         *(a.shape, a.stride(), dtype, a_address & 15, a.get_device()),
         *(b.shape, b.stride(), b.dtype, b_address & 15, b.get_device()),
-        *(accuracy, out_dtype),
+        *(followed, out_dtype),
         None if out is None else (out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device()),
     )
+    if packed is not None:
+        key = (*key, packed[0] is not None, packed[1] is not None)
     prepared = _prepared.get(key)
     if prepared is None:
-        problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy), out_dtype=out_dtype, out=out)
-        prepared = prepare(choose(problem, devices.installed(a.get_device())), a.get_device())
-        if len(_prepared) >= _MOST_PREPARED:
-            _prepared.clear()
-        _prepared[key] = prepared
-    return prepared(a, b, out)
+        if is_mixed(dtype, b.dtype) and accuracies.may_mix(accuracy):
+            # Not under this key, which the call has too if it leaves the accuracy to torch: that one must raise.
+            key = (*key, "mixed")
+            prepared = _prepared.get(key)
+        if prepared is None:
+            plan = planned(a, b, accuracy, out_dtype, out, packed)
+            if plan is None:
+                return multiply(a.float(), b.float(), accuracy, out_dtype, out, packed)
+            prepared = prepare(plan, a.get_device())
+            if len(_prepared) >= _MOST_PREPARED:
+                _prepared.clear()
+            _prepared[key] = prepared
+    return prepared(a, b, out) if packed is None else prepared(a, b, out, packed)
+
+
+def planned(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    accuracy: str | None,
+    out_dtype: torch.dtype | None,
+    out: torch.Tensor | None = None,
+    packed: PackedPair | None = None,
+    device_index: int | None = None,
+) -> Plan | None:
+    """How operands like these are multiplied on their GPU, or on another one. None if one is float32 and the other is
+    not, and should become so first: no family takes them as they are."""
+    problem = Problem.of(
+        a,
+        b,
+        accuracy=accuracies.resolve(accuracy),
+        out_dtype=out_dtype,
+        out=out,
+        packed=(False, False) if packed is None else (packed[0] is not None, packed[1] is not None),
+        may_mix=accuracies.may_mix(accuracy),
+    )
+    device = devices.installed(a.get_device() if device_index is None else device_index)
+    return choose(problem, device) if a.dtype == b.dtype or is_possible(problem, device) else None
+
+
+def pack(tensor: torch.Tensor, accuracy: accuracies.Accuracy, *, first: bool) -> torch.Tensor | None:
+    """What products read instead of a CUDA tensor that is their first operand, or their second; None if they gain
+    nothing from it."""
+    k = tensor.shape[-1] if first or tensor.dim() == 1 else tensor.shape[-2]
+    other = tensor.new_empty((k, 1) if first else (1, k))
+    a, b = (tensor, other) if first else (other, tensor)
+    problem = Problem.of(a, b, accuracy=accuracy, packed=(first, not first))
+    plan = packing(problem, devices.installed(tensor.get_device()))
+    return None if plan is None else prepare(plan, tensor.get_device())(a, b)
 
 
 class Prepared:
@@ -62,17 +108,26 @@ class Prepared:
         self._workspace_layout = ((plan.workspace_bytes,), (1,), torch.uint8)
         self._idle: list[tuple[driver.Launch, ...]] = []
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, packed: PackedPair | None = None
+    ) -> torch.Tensor:
         if torch._C._cuda_getDevice() != self._device_index:
             with torch.cuda.device(self._device_index):
-                return self(a, b, out)
+                return self(a, b, out, packed)
         if out is None:
             out = _empty_strided_cuda(*self._out_layout)
         if not self._functions:
             return out
         # The workspace may go back to torch's allocator at once: later work on this stream comes after ours.
         workspace = _empty_strided_cuda(*self._workspace_layout) if self.plan.workspace_bytes else None
-        buffers = (a.data_ptr(), b.data_ptr(), out.data_ptr(), 0 if workspace is None else workspace.data_ptr())
+        buffers: tuple[int, ...] = (
+            a.data_ptr(),
+            b.data_ptr(),
+            out.data_ptr(),
+            0 if workspace is None else workspace.data_ptr(),
+        )
+        if packed is not None:
+            buffers += tuple(0 if each is None else each.data_ptr() for each in packed)
         # A launch has one argument buffer. Taking it off the list, which is atomic, makes it ours.
         try:
             launches = self._idle.pop()

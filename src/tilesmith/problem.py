@@ -27,6 +27,8 @@ OUT_DTYPES: Final[dict[torch.dtype, tuple[torch.dtype, ...]]] = {
     torch.int64: (torch.int64,),
 }
 
+_SIXTEEN_BITS: Final = (torch.float16, torch.bfloat16)  # what float32 can be multiplied with
+
 ALIGNMENT: Final = 16  # the widest access, in bytes: no kernel asks for more
 
 
@@ -41,6 +43,7 @@ class Matrix:
     column_stride: int
     batch_strides: tuple[int, ...]
     alignment: int  # the address is a multiple of this, ALIGNMENT at most
+    packed: bool = False  # tilesmith.pack has made planes of it
 
     @property
     def transposed(self) -> "Matrix":
@@ -77,16 +80,19 @@ class Problem:
         accuracy: Accuracy = "fp32",
         out_dtype: torch.dtype | None = None,
         out: torch.Tensor | None = None,
+        packed: tuple[bool, bool] = (False, False),
+        may_mix: bool = False,
     ) -> "Problem":
-        """The product of two tensors, which may be on the meta device.
+        """The product of two tensors, which may be on the meta device. `packed`: which of them are. `may_mix`: one may
+        be float32 and the other of 16 bits.
 
         >>> p = Problem.of(torch.empty(3, 4, device="meta"), torch.empty(2, 4, 5, device="meta"))
         >>> p.m, p.n, p.k, p.batch, p.out_shape
         (3, 5, 4, (2,), (2, 3, 5))
         """
-        check_operands(a, b)
+        check_operands(a, b, may_mix=may_mix)
         out_shape = product_shape(a.shape, b.shape)
-        dtype = result_dtype(a.dtype, out_dtype)
+        dtype = result_dtype(common_dtype(a, b), out_dtype)
 
         a2 = a.unsqueeze(0) if a.dim() == 1 else a
         b2 = b.unsqueeze(1) if b.dim() == 1 else b
@@ -106,8 +112,8 @@ class Problem:
                 n=n,
                 k=a.shape[-1],
                 batch=batch,
-                a=_matrix(a2, batch),
-                b=_matrix(b2, batch),
+                a=_matrix(a2, batch, packed[0]),
+                b=_matrix(b2, batch, packed[1]),
                 out=Matrix(
                     dtype=dtype,
                     rows=m,
@@ -128,6 +134,12 @@ class Problem:
         return replace(self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed, out=self.out.transposed)
 
     @property
+    def stored_by_rows(self) -> "Problem":
+        """The same product, read such that rows of the output are contiguous where its columns would be."""
+        by_columns = self.out.row_stride == 1 and self.out.column_stride != 1
+        return self.transposed if by_columns else self
+
+    @property
     def batches(self) -> int:
         return math.prod(self.batch)
 
@@ -142,8 +154,9 @@ class Problem:
 
     def __str__(self) -> str:
         batch = "".join(f"{size} x " for size in self.batch)
-        names = [str(dtype).removeprefix("torch.") for dtype in (self.a.dtype, self.out.dtype)]
-        types = names[0] if names[0] == names[1] else " -> ".join(names)
+        a, b, out = (str(each.dtype).removeprefix("torch.") for each in (self.a, self.b, self.out))
+        operands = a if a == b else f"{a} by {b}"
+        types = operands if operands == out else f"{operands} -> {out}"
         return f"{batch}{self.m} x {self.k} x {self.n} {types}"
 
 
@@ -160,7 +173,17 @@ def check_dense(a: object, b: object) -> None:
             )
 
 
-def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
+def is_mixed(a: torch.dtype, b: torch.dtype) -> bool:
+    """One is float32 and the other has 16 bits."""
+    return (a == torch.float32 and b in _SIXTEEN_BITS) or (b == torch.float32 and a in _SIXTEEN_BITS)
+
+
+def common_dtype(a: torch.Tensor, b: torch.Tensor) -> torch.dtype:
+    """The type of both operands; of mixed ones float32."""
+    return torch.float32 if is_mixed(a.dtype, b.dtype) else a.dtype
+
+
+def check_operands(a: torch.Tensor, b: torch.Tensor, *, may_mix: bool = False) -> None:
     """Raises what torch raises for operands that have no product, whatever their shapes."""
     check_dense(a, b)
     shapes = f"shapes {list(a.shape)} and {list(b.shape)}"
@@ -168,7 +191,7 @@ def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but a is on {a.device} and b is on {b.device} ({shapes})"
         )
-    if a.dtype != b.dtype:
+    if a.dtype != b.dtype and not (may_mix and is_mixed(a.dtype, b.dtype)):
         raise RuntimeError(
             f"expected a and b to have the same dtype, but got: {a.dtype} != {b.dtype} ({shapes} on {a.device})"
         )
@@ -199,7 +222,7 @@ def check_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, out_dtype: to
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but out is on {out.device} and a and b are on {a.device}"
         )
-    expected = result_dtype(a.dtype, out_dtype)
+    expected = result_dtype(common_dtype(a, b), out_dtype)
     if out.dtype != expected:
         raise RuntimeError(f"Expected out tensor to have dtype {expected}, but got {out.dtype} instead")
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
@@ -265,7 +288,7 @@ def _strides_of_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tupl
     return tuple(strides)
 
 
-def _matrix(tensor: torch.Tensor, batch: Sequence[int]) -> Matrix:
+def _matrix(tensor: torch.Tensor, batch: Sequence[int], packed: bool) -> Matrix:
     expanded = tensor.expand(*batch, *tensor.shape[-2:])
     rows, columns = tensor.shape[-2:]
     *batch_strides, row_stride, column_stride = expanded.stride()
@@ -277,6 +300,7 @@ def _matrix(tensor: torch.Tensor, batch: Sequence[int]) -> Matrix:
         column_stride=column_stride if columns > 1 else 0,
         batch_strides=tuple(batch_strides),
         alignment=_alignment(tensor),
+        packed=packed,
     )
 
 
@@ -297,7 +321,8 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _fold_batch(problem: Problem) -> Problem:
     """Fewer batch dimensions for the same memory: ones that a single stride can walk become one,
-    and a batch that shares b becomes rows of a, which is how `linear` calls arrive."""
+    and a batch that shares b becomes rows of a, which is how `linear` calls arrive. Not of a packed a: its planes
+    were made without knowing b."""
     dims: list[tuple[int, int, int, int]] = []  # size and the strides of a, b, out
     for size, a_stride, b_stride, out_stride in zip(
         problem.batch, problem.a.batch_strides, problem.b.batch_strides, problem.out.batch_strides, strict=True
@@ -310,7 +335,7 @@ def _fold_batch(problem: Problem) -> Problem:
             dims.append((size, a_stride, b_stride, out_stride))
 
     m, a, b, out = problem.m, problem.a, problem.b, problem.out
-    if dims:
+    if dims and not a.packed:
         size, a_stride, b_stride, out_stride = dims[-1]
         if b_stride == 0 and m == 1:
             dims.pop()

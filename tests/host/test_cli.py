@@ -279,7 +279,7 @@ class TestDemoWithGpu:
         result = run("demo")
         assert result.exit_code == 0
         shown = one_line(result.stdout)
-        assert "irregular simt 32x32x32 2.000 3.000 1.50 0.0" in shown
+        assert "irregular exact 16x16x128 2.000 3.000 1.50 0.0" in shown
         assert shown.endswith("Accurate: no element is off by more than 2 sqrt(K) roundings of float32.")
 
     def test_an_element_that_is_not_written_exits_with_1(self, monkeypatch: pytest.MonkeyPatch) -> None:

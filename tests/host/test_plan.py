@@ -59,7 +59,7 @@ def constants(
 
 
 def operands(stage: Stage) -> tuple[str, ...]:
-    """The buffers whose addresses are the first arguments of simt."""
+    """The buffers whose addresses are the first arguments of simt and exact."""
     assert [(address.position, address.offset) for address in stage.addresses] == [(0, 0), (8, 0), (16, 0)]
     return tuple(address.buffer for address in stage.addresses)
 
@@ -87,7 +87,7 @@ def assert_legal_launch(plan: Plan, stage: Stage) -> None:
     assert values["parameter_bytes"] == len(stage.arguments) <= LOWEST_LIMIT_OF_PARAMETERS
     assert stage.kernel.shared_bytes <= plan.device.shared_bytes_per_block
     assert values.get("shared_bytes", 0) == stage.kernel.shared_bytes
-    assert (stage.kernel.shared_bytes > 0) == (stage.kernel.entry in ("simt", "sm90"))
+    assert (stage.kernel.shared_bytes > 0) == (stage.kernel.entry in ("simt", "sm90", "exact", "thin"))
 
 
 def bytes_of(matrix: Matrix, batch: tuple[int, ...]) -> int:
@@ -164,10 +164,23 @@ def assert_legal(plan: Plan) -> None:
         assert operands(stage) in (("a", "b", "out"), ("b", "a", "out"))
         assert (stage.tensor_maps, stage.cluster, stage.awaits_predecessor, stage.kernel.wgmma) == ((), 1, False, None)
         assert (plan.workspace_bytes, plan.splits) == (0, 1)
+    elif plan.name.startswith("exact "):
+        stage = only_stage(plan)
+        assert entries == ["exact"]
+        values = dict(stage.kernel.constants)
+        matrices = plan.problem.stored_by_rows
+        tiles = math.ceil(matrices.m / int(values["tile_m"])), math.ceil(matrices.n / int(values["tile_n"]))
+        assert stage.grid == (tiles[1] * plan.problem.batches, tiles[0], 1)
+        assert operands(stage) in (("a", "b", "out"), ("b", "a", "out"))
+        assert (stage.tensor_maps, stage.cluster, stage.awaits_predecessor, stage.kernel.wgmma) == ((), 1, True, None)
+        assert (plan.workspace_bytes, plan.splits) == (0, 1)
     elif plan.name == "thin":
         assert entries in (["thin"], ["thin", "reduce"])
         assert (plan.workspace_bytes > 0) == (len(plan.stages) > 1)
-        assert all(stage.awaits_predecessor and stage.cluster == 1 for stage in plan.stages)
+        assert plan.splits == 1 or entries[-1] == "reduce"
+        assert dict(plan.product.kernel.constants)["cluster"] == plan.product.cluster
+        assert all(stage.awaits_predecessor for stage in plan.stages)
+        assert all(stage.cluster == 1 for stage in plan.stages[1:])
         assert not any(stage.tensor_maps or stage.kernel.wgmma for stage in plan.stages)
     else:
         assert plan.name.startswith("sm90 ")
@@ -305,8 +318,8 @@ def test_floats_go_to_the_tensor_cores_of_hopper_and_all_else_to_simt(gpu: str, 
     name = str(dtype).removeprefix("torch.")
     if gpu in HOPPER and dtype == torch.float32:  # where both families can, and the faster one does
         assert plan.product.kernel.entry == "sm90"
-        assert {r.candidate.partition(" ")[0] for r in plan.rejections} >= {"sm90", "simt"}
-        assert not {r.candidate for r in plan.rejections} & {"sm90", "simt"}
+        assert {r.candidate.partition(" ")[0] for r in plan.rejections} >= {"sm90", "exact", "simt"}
+        assert not {r.candidate for r in plan.rejections} & {"sm90", "exact"}
         return
     if gpu in HOPPER and dtype in SIXTEEN_BIT_FLOATS:
         family, other, reason = "sm90", "simt", "the tensor cores multiply these types faster"
@@ -717,6 +730,8 @@ def test_wide_strides_can_be_planned_for_every_type(gpu: str, dtype: torch.dtype
     chosen = choose(problem, device)
     if gpu in HOPPER and dtype in SIXTEEN_BIT_FLOATS:
         assert [tensor_map.strides for tensor_map in only_stage(chosen).tensor_maps[:2]] == [(2**25,), (2**25,)]
+    elif gpu in HOPPER and dtype == torch.float32:
+        assert chosen.name.startswith("sm90 ")
     else:
         assert replace(chosen, rejections=()) in plans
 

@@ -4,7 +4,7 @@ tensors of the CPU. It has the addresses of the kernels and none of their arithm
 import itertools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -249,10 +249,7 @@ class Schedule:
     k_steps: int  # of a split
     longer_splits: int  # the first ones, which have one step more
     band: int
-    panel: int  # columns of tiles that are done before the next ones
-
-    def __post_init__(self) -> None:
-        assert self.tiles_n % self.panel == 0
+    panel: int  # columns of tiles that are done before the next ones, where blocks keep to theirs
 
     def __len__(self) -> int:
         return self.tiles_m * self.tiles_n * self.splits * self.batches
@@ -260,13 +257,32 @@ class Schedule:
     def __getitem__(self, index: int) -> Work:
         matrix, tile = divmod(index, self.tiles_m * self.tiles_n)
         batch, split = divmod(matrix, self.splits)
-        panel, tile = divmod(tile, self.tiles_m * self.panel)
-        band, within = divmod(tile, self.band * self.panel)
+        band, within = divmod(tile, self.band * self.tiles_n)
         rows = min(self.band, self.tiles_m - band * self.band)
         first_k = split * self.k_steps + min(split, self.longer_splits)
         k_steps = self.k_steps + (split < self.longer_splits)
-        n = panel * self.panel + within // rows
-        return Work(band * self.band + within % rows, n, split, batch, first_k, k_steps)
+        return Work(band * self.band + within % rows, within // rows, split, batch, first_k, k_steps)
+
+    def walk(self, first: int, step: int, keeps_columns: bool) -> Iterator[Work]:
+        """class Walk: what one of `step` clusters does."""
+        if not keeps_columns:
+            yield from (self[index] for index in range(first, len(self), step))
+            return
+        rows = step // self.panel
+        m, n = divmod(first, self.panel)
+        for _ in range(first, len(self), step):
+            yield Work(m, n, 0, 0, 0, self.k_steps)
+            m += rows
+            while m >= self.tiles_m:
+                m -= self.tiles_m
+                n += self.panel
+
+
+def assert_columns_are_kept(works: Sequence[Work], schedule: Schedule) -> None:
+    """A block has one column of each panel, and needs none of it again once it has the next one's."""
+    assert len({work.n % schedule.panel for work in works}) == 1
+    assert [work.n for work in works] == sorted(work.n for work in works)
+    assert {(work.split, work.batch, work.first_k, work.k_steps) for work in works} == {(0, 0, 0, schedule.k_steps)}
 
 
 class Tile:
@@ -312,8 +328,6 @@ class Product:
         _, self.line_stride, self.line_count, self.line_length = fields[:4]
         self.out_batch_stride = fields[4:7]
         self.schedule = Schedule(*fields[7:15])
-        if not c["b_stays"]:  # the kernel does not look at panels then
-            self.schedule = replace(self.schedule, panel=self.schedule.tiles_n)
         rank = c["batch_rank"]
         self.batch_size, self.a_moves, self.b_moves = (fields[i : i + rank] for i in (15, 18, 21))
         engines = {each.position: Engine(each, buffers[each.buffer]) for each in stage.tensor_maps}
@@ -336,12 +350,10 @@ class Product:
     def run(self) -> None:
         clusters = self.stage.grid[0] // self.stage.cluster
         for first in range(clusters):
-            works = [self.schedule[i] for i in range(first, len(self.schedule), clusters)]
+            works = list(self.schedule.walk(first, clusters, self.constants["b_stays"]))
             assert works, "a cluster without work"
             if self.constants["b_stays"]:
-                panels = {work.n // self.schedule.panel for work in works}
-                assert len({(work.n, work.first_k, work.k_steps, work.batch) for work in works}) == len(panels)
-                assert [work.n for work in works] == sorted(work.n for work in works)
+                assert_columns_are_kept(works, self.schedule)
                 assert works[0].k_steps == 1
             for work in works:
                 self._compute(work)
@@ -841,6 +853,42 @@ def test_lanes_store_every_element_of_a_line_in_its_place_and_once() -> None:
             assert sorted(stored_by_lanes(length, end, alone)) == [(x, x) for x in range(end)], (length, end, alone)
 
 
+def stored_fragments(tile_n: int, chunk: int, first_m: int, first_n: int) -> dict[tuple[int, int], list[Any]]:
+    """store_fragment of epilogue.cuh for a warp: what goes to each vector of four, named by row and column. What is
+    stored is named likewise: what a thread holds of the tile's 16 rows."""
+    held = [
+        {
+            4 * j + 2 * h + e: (lane // 4 + 8 * h, 8 * j + 2 * (lane % 4) + e)
+            for j, h, e in np.ndindex(tile_n // 8, 2, 2)
+        }
+        for lane in range(32)
+    ]
+    stores: dict[tuple[int, int], list[Any]] = {}
+    for first, lane in itertools.product(range(0, tile_n, chunk), range(32)):
+        odd, own, other = lane % 2, held[lane], held[lane ^ 1]
+        m, n = first_m + lane // 4, first_n + first + 8 * odd + lane % 4 // 2 * 4
+        for j, h in itertools.product(range(0, chunk, 16), range(2)):
+            left = (first + j) // 2 + 2 * h
+            right = left + 4
+            exchanged = [
+                other[(right if odd else left) + e] for e in range(2)
+            ]  # the neighbour is odd if this one is not
+            four = (
+                exchanged + [own[right + e] for e in range(2)] if odd else [own[left + e] for e in range(2)] + exchanged
+            )
+            assert (m + 8 * h, n + j) not in stores
+            stores[m + 8 * h, n + j] = four
+    return stores
+
+
+@pytest.mark.parametrize("tile_n", [32, 64, 96, 128, 192, 256])
+def test_fragments_that_are_stored_directly_go_where_they_belong(tile_n: int) -> None:
+    stores = stored_fragments(tile_n, 32, 48, 3 * tile_n)
+    assert sorted(stores) == list(itertools.product(range(48, 64), range(3 * tile_n, 4 * tile_n, 4)))
+    for (m, n), four in stores.items():
+        assert four == [(m - 48, n - 3 * tile_n + i) for i in range(4)]
+
+
 @pytest.mark.parametrize("gap", [0, 8, 1])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
 def test_outputs_with_batches_in_any_order_of_dimensions(order: tuple[int, ...], gap: int) -> None:
@@ -858,12 +906,11 @@ def test_outputs_with_batches_in_any_order_of_dimensions(order: tuple[int, ...],
 
 
 @pytest.mark.parametrize("band", [1, 2, 3, 8, 16])
-@pytest.mark.parametrize("panels", [1, 2])
-def test_the_schedule_visits_every_tile_of_every_part_once(band: int, panels: int) -> None:
+@pytest.mark.parametrize("clusters", [1, 7])
+def test_the_schedule_visits_every_tile_of_every_part_once(band: int, clusters: int) -> None:
     for tiles_m, tiles_n, splits, batches in itertools.product((1, 2, 5, 9), (1, 3, 4), (1, 2, 3), (1, 2)):
-        panel = tiles_n // panels if tiles_n % panels == 0 else tiles_n
-        schedule = Schedule(tiles_m, tiles_n, splits, batches, *divmod(7, splits), band, panel)
-        works = [schedule[i] for i in range(len(schedule))]
+        schedule = Schedule(tiles_m, tiles_n, splits, batches, *divmod(7, splits), band, tiles_n)
+        works = [work for first in range(clusters) for work in schedule.walk(first, clusters, keeps_columns=False)]
         visited = [(w.m, w.n, w.split, w.batch) for w in works]
         assert sorted(visited) == list(itertools.product(*map(range, (tiles_m, tiles_n, splits, batches))))
         for split in range(splits):
@@ -872,6 +919,54 @@ def test_the_schedule_visits_every_tile_of_every_part_once(band: int, panels: in
         steps = sorted({(w.first_k, w.k_steps) for w in works})
         assert [first for first, _ in steps] == list(itertools.accumulate((n for _, n in steps[:-1]), initial=0))
         assert sum(n for _, n in steps) == 7
+
+
+def test_blocks_that_keep_their_columns_visit_every_tile_once() -> None:
+    """However many rows of a panel the blocks have at once: they end within a panel, or go on in the next one."""
+    for tiles_m, panel, panels, rows in itertools.product((1, 2, 3, 5, 12), (1, 3, 4), (1, 2, 3), (1, 2, 3, 5)):
+        if rows > tiles_m:
+            continue  # such plans do not exist: see the next test
+        schedule = Schedule(tiles_m, panel * panels, 1, 1, 1, 0, 1, panel)
+        visited = []
+        for first in range(rows * panel):
+            works = list(schedule.walk(first, rows * panel, keeps_columns=True))
+            assert_columns_are_kept(works, schedule)
+            visited += [(work.m, work.n) for work in works]
+        assert sorted(visited) == list(itertools.product(range(tiles_m), range(panel * panels)))
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=str)
+@pytest.mark.parametrize("sm_count", [132, 114, 78, 7])
+def test_plans_have_grids_with_which_blocks_can_keep_their_columns(sm_count: int, dtype: torch.dtype) -> None:
+    """Whole rows of a panel, and all blocks start inside of the first panel."""
+    device = replace(H200, sm_count=sm_count)
+    seen, known = set(), set()
+    sizes = [1, 1000, 32768, *(tiles * 64 for tiles in (sm_count, sm_count + 1, 2 * sm_count, 300))]
+    for m, n in itertools.product((1, 64, 200, 3000), sizes):
+        a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((m, 64), (64, n)))
+        problem = Problem.of(a, b)
+        for c in sm90.configurations(problem, device):
+            if sm90.unsuited(problem, device, c) is not None:
+                continue
+            stage = sm90.plan(problem, device, c).product
+            if not dict(stage.kernel.constants)["b_stays"]:
+                continue
+            schedule = Schedule(*unpacked(stage, "<8i", 432))
+            blocks = stage.grid[0]
+            assert (stage.cluster, schedule.splits, schedule.batches, schedule.k_steps) == (1, 1, 1, 1)
+            assert (schedule.tiles_n % schedule.panel, blocks % schedule.panel) == (0, 0)
+            assert blocks // schedule.panel <= schedule.tiles_m
+            if (schedule, blocks) in known:
+                continue
+            known.add((schedule, blocks))
+            visits = np.zeros((schedule.tiles_m, schedule.tiles_n), dtype=int)
+            for first in range(blocks):
+                works = list(schedule.walk(first, blocks, keeps_columns=True))
+                assert_columns_are_kept(works, schedule)
+                np.add.at(visits, ([work.m for work in works], [work.n for work in works]), 1)
+            assert (visits == 1).all()
+            seen.add((schedule.panel < schedule.tiles_n, blocks < len(schedule)))
+    assert seen == {(False, False), (False, True), (True, True)}
 
 
 # Anything.

@@ -299,7 +299,7 @@ def test_the_cheapest_candidate_wins_and_all_others_are_listed(device: Device) -
 def test_a_plan_names_each_other_family_on_other_gpus_too() -> None:
     plan = choose(Problem.of(meta(64, 64), meta(64, 64)), KNOWN_GPUS["a100"])
     assert "sm90" in {rejection.candidate for rejection in plan.rejections}
-    assert {family.name for family in FAMILIES} == {"sm90", "thin", "simt"}
+    assert {family.name for family in FAMILIES} == {"sm90", "thin", "exact", "simt"}
 
 
 def test_unsuited_says_why() -> None:
@@ -542,7 +542,7 @@ def test_a_plan_can_be_read() -> None:
 
 
 class Parameters(NamedTuple):
-    """struct Parameters of sm90.cu, after its three tensor maps."""
+    """struct Parameters of kernels/sm90/types.cuh, after its three tensor maps."""
 
     address: int
     line_stride: int
@@ -560,13 +560,15 @@ class Parameters(NamedTuple):
     batch_size: tuple[int, ...]
     a_moves: tuple[int, ...]
     b_moves: tuple[int, ...]
+    m: int
     depth: int
+    plane_depth: int
 
     @classmethod
     def of(cls, stage: Stage) -> "Parameters":
         assert stage.kernel.entry == "sm90"
-        f = struct.unpack_from("<2q2i3q18i", stage.arguments, 384)
-        return cls._make([*f[:4], f[4:7], *f[7:15], f[15:18], f[18:21], f[21:24], f[24]])
+        f = struct.unpack_from("<2q2i3q20i", stage.arguments, 384)
+        return cls._make([*f[:4], f[4:7], *f[7:15], f[15:18], f[18:21], f[21:24], *f[24:27]])
 
 
 class Copy(NamedTuple):
@@ -633,7 +635,9 @@ def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:
         batch_size=(0, 0, 0),
         a_moves=(0, 0, 0),
         b_moves=(0, 0, 0),
+        m=300,
         depth=1000,
+        plane_depth=0,
     )
     assert plan.product.grid == (2 * 2 * 6, 1, 1)
     assert [(each.position, each.buffer, each.offset) for each in plan.product.addresses] == [(384, "out", 0)]
@@ -806,13 +810,18 @@ def offset_checks(struct_name: str, offsets: dict[str, int]) -> str:
                 "batch_size": 464,
                 "a_moves": 476,
                 "b_moves": 488,
-                "depth": 500,
-                "plane_depth": 504,
+                "m": 500,
+                "depth": 504,
+                "plane_depth": 508,
                 "a_scales": 512,
                 "b_scales": 536,
-                "censuses": 560,
-                "verdict": 568,
-                "censuses_each": 576,
+                "a_censuses": 560,
+                "b_censuses": 568,
+                "verdict": 576,
+                "a_census_count": 584,
+                "b_census_count": 588,
+                "split_exponents": 592,
+                "split_pitch": 600,
             },
         ),
         (

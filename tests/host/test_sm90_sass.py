@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from machine_code import built, complaints, instructions, total
+from machine_code import built, complaints, instructions, overwritten_operands, products_of_registers, total
 
 from tilesmith import CompilationError
 from tilesmith.device import KNOWN_GPUS
@@ -124,9 +124,9 @@ def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
     assert seen("cluster", "rank") == set(itertools.product((1, 2), range(4)))
     kernels = [constants(case.plan.product.kernel) for case in CASES]
     stores = {(c["out_store"], c["out_along_m"], c["Output"] == "float") for c in kernels}
-    assert stores == {
-        *((store, along_m, wide) for store in Store for along_m in (False, True) for wide in (False, True))
-    } - {(Store.VECTORS, True, wide) for wide in (False, True)}
+    # Sums of planes alone are stored directly: see test_planes.py.
+    ways = itertools.product(set(Store) - {Store.DIRECT}, (False, True), (False, True))
+    assert stores == set(ways) - {(Store.VECTORS, True, wide) for wide in (False, True)}
     assert {c["batch_rank"] for c in kernels} == {0, 1, 2, 3}
     assert {c["store_waits"] for c in kernels} == {False, True}
     assert {c["out_is_partial"] for c in kernels} == {False, True}
@@ -241,6 +241,73 @@ def test_products_that_wait_for_each_other_show_in_the_log() -> None:
 def test_a_warning_of_the_compiler_shows_in_the_log() -> None:
     _, log = compiler._compile('extern "C" __global__ void f() { int unused; }', "sm_90a", "--ptxas-options=-v")
     assert complaints(log) != []
+
+
+LOOP = """
+        /*0000*/                   S2R R0, SR_TID.X ;
+        /*0010*/                   LDS.128 R4, [R0] ;
+.L_x_0:
+        /*0020*/                   WARPGROUP.ARRIVE ;
+        /*0030*/                   HGMMA.64x8x16.F32 R24, R4, gdesc[UR8], R24, gsb0 ;
+        /*0040*/                   {during} ;
+        /*0050*/                   WARPGROUP.DEPBAR.LE gsb0, {left} ;
+        /*0060*/                   {after} ;
+        /*0070*/                   ISETP.NE.AND P0, PT, R0, RZ, PT ;
+        /*0080*/               @P0 BRA `(.L_x_0) ;
+        /*0090*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*00a0*/                   LDS.128 R4, [R0] ;
+        /*00b0*/                   EXIT ;
+.L_x_1:
+        /*00c0*/                   BRA `(.L_x_1);
+"""
+
+
+@pytest.mark.parametrize(
+    ("during", "after", "left", "found"),
+    [
+        ("LDS.128 R8, [R0]", "MOV R4, R8", "0x0", []),
+        ("LDS.128 R4, [R0]", "MOV R8, R9", "0x0", ["LDS.128 R4, [R0]"]),
+        ("@!P1 MOV R7, R9", "MOV R8, R9", "0x0", ["@!P1 MOV R7, R9"]),
+        ("LDS.64 R2, [R0]", "MOV R8, R9", "0x0", []),
+        ("LDS.128 R2, [R0]", "MOV R8, R9", "0x0", ["LDS.128 R2, [R0]"]),
+        ("CS2R R6, SRZ", "MOV R8, R9", "0x0", ["CS2R R6, SRZ"]),
+        ("CS2R.32 R3, SR_CLOCKLO", "MOV R8, R9", "0x0", []),
+        ("IMAD.WIDE.U32 R2, R8, 0x4, R4", "MOV R8, R9", "0x0", []),
+        ("IMAD.WIDE.U32 R3, R8, 0x4, R4", "MOV R8, R9", "0x0", ["IMAD.WIDE.U32 R3, R8, 0x4, R4"]),
+        ("SHFL.BFLY PT, R5, R8, 0x1, 0x1f", "MOV R8, R9", "0x0", ["SHFL.BFLY PT, R5, R8, 0x1, 0x1f"]),
+        ("FADD R25, R24, R24", "MOV R8, R9", "0x0", ["FADD R25, R24, R24"]),  # a sum
+        ("STS.128 [R4], R4", "FSETP.GE.AND P1, PT, R4, R5, PT", "0x1", []),
+        ("R2UR UR4, R4", "STG.E desc[UR14][R4.64], R5", "0x1", []),
+        # Not all are waited for: what comes after this wait, or around the loop, is too early.
+        ("NOP", "F2FP.F16.F32.PACK_AB R4, R8, R9", "0x1", ["F2FP.F16.F32.PACK_AB R4, R8, R9"]),
+        ("NOP", "BRA `(.L_x_1)", "0x0", []),
+    ],
+)
+def test_registers_that_are_written_while_products_may_read_them_are_found(
+    during: str, after: str, left: str, found: list[str]
+) -> None:
+    text = LOOP.format(during=during, after=after, left=left)
+    assert overwritten_operands(text) == found
+    assert products_of_registers(text) == 1
+
+
+def test_registers_that_are_written_around_a_loop_before_the_wait_are_found() -> None:
+    """The products of one round are waited for in the next one, where the registers have been written already."""
+    text = """
+.L_x_0:
+        /*0000*/                   LDS.128 R4, [R0] ;
+        /*0010*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0020*/                   HGMMA.64x8x16.F32 R24, R{a}, gdesc[UR8], R24, gsb0 ;
+        /*0030*/              @!P0 BRA `(.L_x_2) ;
+        /*0040*/                   BRA `(.L_x_0) ;
+.L_x_2:
+        /*0050*/                   EXIT ;
+"""
+    assert overwritten_operands(text.replace("{a}", "4")) == ["LDS.128 R4, [R0]"]
+    assert overwritten_operands(text.replace("{a}", "8")) == []
+    of_descriptors = text.replace("R{a}, gdesc[UR8]", "gdesc[UR8]")
+    assert overwritten_operands(of_descriptors) == []
+    assert products_of_registers(of_descriptors) == 0
 
 
 @pytest.mark.parametrize("name", ["shared_bytes", "parameter_bytes"])

@@ -10,7 +10,7 @@ import torch
 
 from tilesmith.device import named
 from tilesmith.jit import source
-from tilesmith.kernels import operand, simt, sm90, thin
+from tilesmith.kernels import exact, operand, simt, sm90, thin
 from tilesmith.plan import Kernel, Wgmma
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -23,21 +23,23 @@ def kernel(a: torch.Tensor, b: torch.Tensor) -> Kernel:
 
 
 def every_kernel() -> dict[str, Kernel]:
-    """One of each source file: simt, a thin product, one of 16-bit floats in three stages, and the first stage of
-    one of float32."""
+    """One of each source file: simt, a small and a thin product, one of 16-bit floats in three stages, and the first
+    stage of one of float32."""
     odd = torch.zeros(301, 1001, dtype=torch.bfloat16)
     plan = sm90.plan(Problem.of(odd, odd.T), named("h200"), sm90.Configuration(128, 64, cluster=2, splits=3))
     few = thin.plan(Problem.of(torch.zeros(4, 32), torch.zeros(32, 48)), named("h200"))
     wide = sm90.plan(Problem.of(odd.float(), odd.float().T), named("h200"), sm90.Configuration(128, 64))
+    small = Problem.of(torch.zeros(64, 32), torch.zeros(48, 32).T)
     kernels = [
-        kernel(torch.zeros(64, 32), torch.zeros(48, 32).T),
+        simt.plan(small, named("h200"), simt.TILES[4][-1]).product.kernel,
+        exact.plan(small, named("h200"), exact.TILES[0]).product.kernel,
         *(each.stages[0].kernel for each in (few, wide)),
         *(stage.kernel for stage in plan.stages),
     ]
     return {k.entry: k for k in kernels}
 
 
-ENTRIES = ("simt", "thin", "split", "realign", "sm90", "reduce")
+ENTRIES = ("simt", "exact", "thin", "split", "realign", "sm90", "reduce")
 
 
 def test_constants_are_rendered_by_name_and_kind() -> None:
@@ -77,24 +79,42 @@ def test_constants_say_how_the_operands_lie() -> None:
     assert "using Output = float;" in lines  # partial products
 
 
-def test_the_product_instruction_comes_between_the_constants_and_the_kernels_file() -> None:
+@pytest.mark.parametrize(
+    ("in_registers", "a", "operands", "add", "majors", "inputs"),
+    [
+        (False, "unsigned long long a", "%4, %5", "%6", "0, 1", '"l"(a)'),
+        # An A in registers has no layout.
+        (
+            True,
+            "const unsigned (&a)[4]",
+            "{%4, %5, %6, %7}, %8",
+            "%9",
+            "1",
+            '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])',
+        ),
+    ],
+    ids=["descriptor", "registers"],
+)
+def test_the_product_instruction_comes_between_the_constants_and_the_kernels_file(
+    in_registers: bool, a: str, operands: str, add: str, majors: str, inputs: str
+) -> None:
     constants = (("tile_n", 8),)
-    text = source.render(Kernel("f", "kernels/f.cu", constants, 0, Wgmma(8, torch.float16, False, True)))
+    wgmma = Wgmma(8, torch.float16, False, True, a_in_registers=in_registers)
+    text = source.render(Kernel("f", "kernels/f.cu", constants, 0, wgmma))
     assert text == (
         '#include "element.cuh"\n'
         "namespace plan {\n"
         "constexpr int tile_n = 8;\n"
         "}  // namespace plan\n"
         "namespace tilesmith::ptx {\n"
-        "// sum += A B, or sum = A B, of the operands that two matrix descriptors describe.\n"
-        "__device__ __forceinline__ void wgmma(float (&sum)[4], unsigned long long a, unsigned long long b,\n"
-        "                                      bool accumulate) {\n"
+        "// sum += A B, or sum = A B, of operands that matrix descriptors describe; or an A in registers.\n"
+        f"__device__ __forceinline__ void wgmma(float (&sum)[4], {a}, unsigned long long b, bool accumulate) {{\n"
         "  asm volatile(\n"
-        '      "{\\n.reg .pred accumulate;\\nsetp.ne.b32 accumulate, %6, 0;\\n"\n'
+        f'      "{{\\n.reg .pred accumulate;\\nsetp.ne.b32 accumulate, {add}, 0;\\n"\n'
         '      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "\n'
-        '      "{%0, %1, %2, %3}, %4, %5, accumulate, 1, 1, 0, 1;\\n}"\n'
+        f'      "{{%0, %1, %2, %3}}, {operands}, accumulate, 1, 1, {majors};\\n}}"\n'
         '      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])\n'
-        '      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));\n'
+        f'      : {inputs}, "l"(b), "r"(static_cast<int>(accumulate)));\n'
         "}\n"
         "}  // namespace tilesmith::ptx\n"
         '#include "kernels/f.cu"\n'
@@ -113,6 +133,12 @@ def test_the_product_instruction_has_the_types_and_layouts_of_the_plan(n: int, d
             assert re.findall(r'"\+f"\(sum\[(\d+)\]\)', text) == [str(i) for i in range(n // 2)]
             # The sums, the two descriptors, and the number that says whether to add.
             assert sorted(map(int, re.findall(r"%(\d+)", text))) == list(range(n // 2 + 3))
+            wgmma = Wgmma(n, dtype, a_mn_major, b_mn_major, a_in_registers=True)
+            text = source.render(Kernel("f", "kernels/f.cu", (), 0, wgmma))
+            assert f"m64n{n}k16.f32.{name}.{name} " in text
+            assert f"accumulate, 1, 1, {int(b_mn_major)};" in text
+            # Four registers in place of one of the descriptors.
+            assert sorted(map(int, re.findall(r"%(\d+)", text))) == list(range(n // 2 + 6))
 
 
 def test_equal_kernels_give_equal_text_and_others_do_not() -> None:
@@ -142,11 +168,16 @@ def test_equal_tensor_core_kernels_give_equal_text_and_others_do_not() -> None:
     assert len(set(texts(0.0))) == 16
 
 
+def parts_of(entry: str) -> set[str]:
+    """The file of a kernel, and those that only it includes."""
+    return {f"kernels/{entry}.cu", *(name for name in source.headers() if name.startswith(f"kernels/{entry}/"))}
+
+
 def test_headers_are_the_files_of_the_package_under_the_names_that_includes_use() -> None:
     files = {path.relative_to(CUDA).as_posix(): path for path in CUDA.rglob("*") if path.suffix in (".cu", ".cuh")}
     assert source.headers() == {name: path.read_text() for name, path in files.items()}
-    kernels = {f"kernels/{entry}.cu" for entry in ENTRIES}
-    assert {name for name in source.headers() if name.startswith("kernels/")} == kernels
+    of_kernels = {name for name in source.headers() if name.startswith("kernels/")}
+    assert of_kernels == {name for entry in ENTRIES for name in parts_of(entry)}
     assert {"element.cuh", "ptx/convert.cuh", "ptx/wgmma.cuh"} <= source.headers().keys()
 
 
@@ -173,7 +204,8 @@ def test_the_only_inline_ptx_that_is_written_for_a_plan_is_its_product_instructi
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_constant_of_a_plan_is_used_by_the_kernel(entry: str) -> None:
     k = every_kernel()[entry]
-    text = source.headers()[k.source]
+    assert k.source in parts_of(entry)
+    text = "".join(source.headers()[name] for name in parts_of(entry))
     assert [name for name, _ in k.constants if not re.search(rf"\bplan::{name}\b", text)] == []
     assert set(re.findall(r"\bplan::(\w+)", text)) == {name for name, _ in k.constants}
     assert re.search(rf"__global__[^;{{]*\b{k.entry}\(", text)
@@ -181,7 +213,8 @@ def test_every_constant_of_a_plan_is_used_by_the_kernel(entry: str) -> None:
 
 def test_kernels_alone_know_the_plan() -> None:
     users = {name for name, text in source.headers().items() if re.search(r"\bplan::", text)}
-    assert users == {f"kernels/{entry}.cu" for entry in ENTRIES}
+    assert users <= {name for entry in ENTRIES for name in parts_of(entry)}
+    assert users >= {f"kernels/{entry}.cu" for entry in ENTRIES}
 
 
 def test_python_and_cuda_agree_on_the_sizes_that_both_know() -> None:

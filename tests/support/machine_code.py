@@ -4,6 +4,7 @@ import importlib.metadata
 import re
 import subprocess
 from collections import Counter
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -26,16 +27,147 @@ def complaints(log: str) -> list[str]:
     return [line for line in log.splitlines() if line.strip() and not re.fullmatch(expected, line)]
 
 
-def instructions(kernel: Kernel, folder: Path) -> Counter[str]:
-    """How often each instruction is in the machine code."""
+def disassembled(kernel: Kernel, folder: Path) -> str:
+    """The machine code as text."""
     cubin = folder / "kernel.cubin"
     cubin.write_bytes(built(kernel)[0])
     nvdisasm = importlib.metadata.distribution("nvidia-cuda-nvdisasm").locate_file("nvidia/cu13/bin/nvdisasm")
-    text = subprocess.run([str(nvdisasm), "-ndf", "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE)
-    assert "EXIT" in found
-    return Counter(found)
+    return subprocess.run([str(nvdisasm), "-ndf", "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+
+
+def instructions(kernel: Kernel, folder: Path) -> Counter[str]:
+    """How often each instruction is in the machine code."""
+    found = Counter(each.name for each in _parsed(disassembled(kernel, folder)) if isinstance(each, _Instruction))
+    assert found["EXIT"] > 0
+    return found
 
 
 def total(found: Counter[str], pattern: str) -> int:
     return sum(n for name, n in found.items() if re.fullmatch(pattern, name))
+
+
+# Registers of products under way.
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    text: str
+    predicated: bool
+    name: str
+    operands: tuple[str, ...]
+
+    @property
+    def target(self) -> str | None:
+        """The label that it names."""
+        found = re.search(r"`\((\.\w+)\)", self.text)
+        return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class _Label:
+    name: str
+
+
+def _parsed(text: str) -> list[_Instruction | _Label]:
+    found: list[_Instruction | _Label] = []
+    for line in text.splitlines():
+        if label := re.match(r"(\.\w+):", line):
+            found.append(_Label(label[1]))
+        elif code := re.match(r"\s+/\*[0-9a-f]+\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", line):
+            predicate, name, operands = code.groups()
+            words = tuple(word.strip() for word in operands.split(","))
+            found.append(_Instruction(f"{predicate or ''}{name} {operands}".strip(), bool(predicate), name, words))
+    return found
+
+
+# Those whose first register, if they have one, is read. An instruction that is not here counts as one that writes.
+_WRITE_NO_REGISTER = {
+    *("BAR", "BRA", "BRX", "BRXU", "BSSY", "BSYNC", "CALL", "EXIT", "RET", "NANOSLEEP", "NOP", "WARPSYNC"),
+    *("DSETP", "FCHK", "FSETP", "HSETP2", "ISETP", "PLOP3", "R2P"),
+}
+_DOUBLE = {"DADD", "DFMA", "DMUL", "DMMA"}
+
+
+def _written(instruction: _Instruction) -> set[int]:
+    """The registers that it writes itself; what products write comes later."""
+    name, *kinds = instruction.name.split(".")
+    if name in _WRITE_NO_REGISTER:
+        return set()
+    target = next((word for word in instruction.operands if not re.fullmatch(r"!?U?P(\d|T)", word)), "")
+    register = re.fullmatch(r"R(\d+)", target)
+    if register is None:
+        return set()
+    is_double = name in _DOUBLE or kinds[:1] == ["F64"] or (name == "CS2R" and "32" not in kinds)
+    count = 4 if {"128", "4"} & set(kinds) else 2 if is_double or {"64", "WIDE", "2"} & set(kinds) else 1
+    return set(range(int(register[1]), int(register[1]) + count))
+
+
+_A_REGISTERS = 4  # of a 16-bit A: 64 x 16 elements, and 128 threads
+
+
+def _read_by_product(instruction: _Instruction) -> set[int]:
+    """The registers that a product reads until it is done: its sums, and its A if that is in registers."""
+    shape = re.fullmatch(r"HGMMA\.64x(\d+)x16\.F32(\.BF16)?", instruction.name)
+    assert shape is not None, instruction.text
+    sums, a = (re.fullmatch(r"R(\d+)", word) for word in instruction.operands[:2])
+    assert sums is not None, instruction.text
+    read = set(range(int(sums[1]), int(sums[1]) + int(shape[1]) // 2))
+    if a is not None:
+        read |= set(range(int(a[1]), int(a[1]) + _A_REGISTERS))
+    else:
+        assert "gdesc" in instruction.operands[1], instruction.text
+    return read
+
+
+def products_of_registers(text: str) -> int:
+    """How many products have their A in registers."""
+    products = (each for each in _parsed(text) if isinstance(each, _Instruction) and each.name.startswith("HGMMA"))
+    return sum(bool(re.fullmatch(r"R\d+", each.operands[1])) for each in products)
+
+
+def overwritten_operands(text: str) -> list[str]:
+    """Instructions that write registers which products under way may still read: whatever the path on which the
+    instruction is reached, loops included. A product is under way until all are waited for."""
+    code: list[_Instruction] = []
+    labels: dict[str, int] = {}
+    for each in _parsed(text):
+        if isinstance(each, _Label):
+            labels[each.name] = len(code)
+        else:
+            code.append(each)
+
+    def successors(i: int) -> list[int]:
+        base = code[i].name.split(".")[0]
+        assert base not in ("BRX", "BRXU", "JMP", "JMX"), f"cannot follow {code[i].text}"
+        following = [i + 1] if i + 1 < len(code) else []
+        if base == "BRA" or (base in ("CALL", "WARPSYNC") and code[i].target):
+            assert code[i].target is not None, code[i].text
+            ahead = [labels[str(code[i].target)]]
+            return ahead if code[i].name == "BRA" and _is_unconditional(code[i]) else ahead + following
+        if base in ("EXIT", "RET"):
+            return following if code[i].predicated else []
+        return following
+
+    under_way: dict[int, frozenset[int]] = {0: frozenset()}  # before each instruction
+    todo = [0]
+    while todo:
+        i = todo.pop()
+        after = under_way[i]
+        if code[i].name.startswith("HGMMA"):
+            after |= _read_by_product(code[i])
+        elif code[i].name.startswith("WARPGROUP.DEPBAR") and code[i].operands[-1] == "0x0":
+            after = frozenset()
+        for j in successors(i):
+            known = under_way.get(j)
+            if known is None or not after <= known:
+                under_way[j] = after | (known or frozenset())
+                todo.append(j)
+    return [
+        each.text
+        for i, each in enumerate(code)
+        if not each.name.startswith("HGMMA") and _written(each) & under_way.get(i, frozenset())
+    ]
+
+
+def _is_unconditional(branch: _Instruction) -> bool:
+    return not branch.predicated and len(branch.operands) == 1

@@ -15,7 +15,11 @@ struct Census {
   int least_large;  // large values of a row, in the row that has the fewest
   int most_lossy;   // lossy values of a row, in the row that has the most
   int peak;         // the bits of the largest value, scaled
-  int special;      // there are infinities or NaNs, or a value is too large for its row's scale
+  int beyond;       // whether there are values that no scaled plane can have
+
+  // Of `beyond`.
+  static constexpr int too_large = 1;  // for their row's scale
+  static constexpr int special = 2;    // infinities or NaNs
 
   static constexpr unsigned large_pair = 0x48004800;  // large values are at least 8
 
@@ -25,7 +29,7 @@ struct Census {
     least_large = min(least_large, other.least_large);
     most_lossy = max(most_lossy, other.most_lossy);
     peak = max(peak, other.peak);
-    special |= other.special;
+    beyond = max(beyond, other.beyond);
   }
 };
 
@@ -38,12 +42,19 @@ enum class Verdict : int {
 // Whether the errors of lossy values are below 2^-22 of what the large ones add up to. An error of 2^-25
 // is multiplied by the other operand's peak at most; products of large values are at least 2^6.
 __device__ __forceinline__ Verdict verdict(const Census& a, const Census& b, int depth) {
-  if (a.special | b.special)
-    return Verdict::special;
+  const int beyond = max(a.beyond, b.beyond);
+  if (beyond)
+    return beyond == Census::special ? Verdict::special : Verdict::wide;
   const float meetings = static_cast<float>(a.least_large + b.least_large - depth);
   const float lossy = static_cast<float>(a.most_lossy) * __int_as_float(b.peak) +
                       static_cast<float>(b.most_lossy) * __int_as_float(a.peak);
   return lossy == 0.0f || lossy <= 0x1p9f * meetings ? Verdict::planes_suffice : Verdict::wide;
+}
+
+// Whether an operand needs the wide scheme whatever the other one is like: no other could make up for its lossy values,
+// unless it is zero.
+__device__ __forceinline__ bool needs_wide(const Census& census) {
+  return census.beyond || census.most_lossy > 2 * census.least_large;
 }
 
 // The census of an operand, from those of `count` blocks. K is cut into `slabs` slabs, which the blocks have in turn;
@@ -62,7 +73,7 @@ __device__ __forceinline__ Census total(const Census* counted, int count) {
     sum.least_large += slab.least_large;
     sum.most_lossy += slab.most_lossy;
     sum.peak = max(sum.peak, slab.peak);
-    sum.special |= slab.special;
+    sum.beyond = max(sum.beyond, slab.beyond);
   }
 #pragma unroll
   for (int distance = slabs < 32 ? slabs / 2 : 16; distance > 0; distance /= 2) {
@@ -70,8 +81,42 @@ __device__ __forceinline__ Census total(const Census* counted, int count) {
     sum.most_lossy += __shfl_xor_sync(0xffffffffu, sum.most_lossy, distance);
   }
   sum.peak = ptx::warp_max(sum.peak);
-  sum.special = ptx::warp_max(sum.special);
+  sum.beyond = ptx::warp_max(sum.beyond);
   return sum;
+}
+
+// The counts of a block that adds up the censuses of parts of K.
+template <int parts>
+struct PartCounts {
+  int least_large[parts], most_lossy[parts];
+  Census sum;
+};
+
+// The census of an operand from those of groups of its rows, for each of which there are `parts`, one after the other.
+// All threads of the block get it.
+template <int parts>
+__device__ __forceinline__ Census total_of_parts(PartCounts<parts>& counts, const Census* counted, int groups) {
+  for (int part = threadIdx.x; part < parts; part += blockDim.x) {
+    counts.least_large[part] = Census::none().least_large;
+    counts.most_lossy[part] = 0;
+  }
+  if (threadIdx.x == 0)
+    counts.sum = {0, 0, 0, 0};
+  __syncthreads();
+  for (int i = threadIdx.x; i < groups * parts; i += blockDim.x) {
+    const Census census = counted[i];
+    atomicMin(&counts.least_large[i % parts], census.least_large);
+    atomicMax(&counts.most_lossy[i % parts], census.most_lossy);
+    atomicMax(&counts.sum.peak, census.peak);
+    atomicMax(&counts.sum.beyond, census.beyond);
+  }
+  __syncthreads();
+  for (int part = threadIdx.x; part < parts; part += blockDim.x) {
+    atomicAdd(&counts.sum.least_large, counts.least_large[part]);
+    atomicAdd(&counts.sum.most_lossy, counts.most_lossy[part]);
+  }
+  __syncthreads();
+  return counts.sum;
 }
 
 }  // namespace tilesmith

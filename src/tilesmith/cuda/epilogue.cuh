@@ -65,6 +65,7 @@ enum class Store {
   boxes,    // by the copy engine
   vectors,  // by the threads, 16 bytes each
   lines,    // by the threads, from and to any element
+  direct,   // never in it: by the threads from their registers, 16 bytes each
 };
 
 // `columns` columns of a tile in shared memory. Its lines are contiguous in the output: they are rows of
@@ -240,6 +241,32 @@ __device__ __forceinline__ void store_vectors(const OutputLines<Output>& out, un
   }
 }
 
+// Writes `columns` columns of a fragment of floats, from `first` on, as far as they are inside the output, whose lines
+// start at multiples of 16 bytes and run along N. Of 16 columns, neighbours exchange what they have of eight each: then
+// a thread has four in a row, and four threads 64 bytes.
+template <int first, int columns, int elements>
+__device__ __forceinline__ void store_fragment(const OutputLines<float>& out, const Fragment<float, elements>& fragment,
+                                               int first_m, int first_n, int lane) {
+  static_assert(columns % 16 == 0);
+  const bool odd = lane % 2;
+  const int m = first_m + lane / 4, n = first_n + first + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+  float* to = out.first + m * out.stride + n;
+#pragma unroll
+  for (int j = 0; j < columns; j += 16)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float* left = fragment.values + (first + j) / 2 + 2 * h;
+      const float* right = left + 4;
+      float exchanged[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) exchanged[e] = __shfl_xor_sync(0xffffffffu, odd ? left[e] : right[e], 1);
+      const Vector<float, 4> four = {odd ? exchanged[0] : left[0], odd ? exchanged[1] : left[1],
+                                     odd ? right[0] : exchanged[0], odd ? right[1] : exchanged[1]};
+      if (m + 8 * h < out.count && n + j < out.length)
+        *reinterpret_cast<Vector<float, 4>*>(to + 8 * h * out.stride + j) = four;
+    }
+}
+
 // Stores what a consumer has computed: stages a chunk, and sends it on in one or more parts, between which
 // there is time for other work.
 template <typename Output, int chunk_columns, bool along_m, bool by_warp, Store how, int buffers, int out_rank>
@@ -255,7 +282,8 @@ class Storer {
 
  public:
   using Chunk = StagedChunk<Output, chunk_columns, along_m, by_warp, how == Store::vectors>;
-  static constexpr int shared_bytes = (by_warp ? 4 : 1) * buffers * Chunk::bytes;
+  static constexpr bool is_direct = how == Store::direct;
+  static constexpr int shared_bytes = is_direct ? 0 : (by_warp ? 4 : 1) * buffers * Chunk::bytes;
   static constexpr int lines_of_warp = Chunk::lines / (by_warp ? 1 : 4);
   static constexpr int lines_per_part = lines_of_warp < 4 ? lines_of_warp : 4;
   static constexpr int parts = by_tma ? 1 : lines_of_warp / lines_per_part;
@@ -302,6 +330,15 @@ class Storer {
       store_lines<Chunk, lines_per_part>(lines, chunk(which), line, in_line,
                                          (by_warp ? 0 : warp_) + part * lines_per_part * step, step, lane_);
     }
+  }
+
+  // All at once, without staging.
+  template <int which, int elements>
+  __device__ __forceinline__ void store(const Fragment<Output, elements>& fragment,
+                                        const Destination<Output>& to) const {
+    OutputLines<Output> lines = lines_;
+    lines.first = to.matrix;
+    store_fragment<which * chunk_columns, chunk_columns>(lines, fragment, to.first_m + warp_ * 16, to.first_n, lane_);
   }
 
   // Before the block ends.

@@ -85,15 +85,19 @@ class Turns {
 // The products of operands that are sums of planes, the largest first: A = A0 + A1 + .., B likewise. A step along K
 // takes `planes` stages of the ring. The p-th of them holds the p-th plane of B, and of A the p-th from the end; their
 // product is one of the smallest that count. Sums of small products come first, since tensor cores cut off what is
-// small next to what they have already.
+// small next to what they have already. Where one operand is a single plane, that is in the first stage alone, and the
+// planes of the other one come from the end.
 //
 // Tensor cores add with truncation, so their sum is of one step only. Its user adds it to one that rounds.
 //
 // `b_stays`: all steps use the same planes of B, which are not in the ring. `with_least_product`: of two planes, the
 // product of the second ones counts too.
-template <typename ATile, typename BTile, typename Ring, int elements, int planes, bool b_stays,
+template <typename ATile, typename BTile, typename Ring, int elements, int a_planes, int b_planes, bool b_stays,
           bool with_least_product>
 class PlaneProducts {
+  static constexpr int planes = a_planes > b_planes ? a_planes : b_planes;
+  static_assert(a_planes == b_planes || a_planes == 1 || b_planes == 1);
+
   Ring& ring_;
   const unsigned char* const a_;  // this consumer's rows in the first stage
   const unsigned char* const b_;
@@ -112,22 +116,26 @@ class PlaneProducts {
   }
 
   // Waits for the stage of the next plane.
-  __device__ __forceinline__ int wait(int plane) {
+  __device__ __forceinline__ void wait(int plane) {
     ring_.wait_full(at_);
     under_way_[plane] = at_;
     at_.advance();
-    return under_way_[plane].stage;
   }
 
-  __device__ __forceinline__ int stage_of_b(int plane) const { return b_stays ? plane : under_way_[plane].stage; }
+  __device__ __forceinline__ int stage_of_a(int plane) const { return under_way_[a_planes == 1 ? 0 : plane].stage; }
+  __device__ __forceinline__ int stage_of_b(int plane) const {
+    const int own = b_planes == 1 ? 0 : plane;
+    return b_stays ? own : under_way_[own].stage;
+  }
 
   // The products of one plane with another that come after those of the p-th with the p-th from the end.
   template <typename Multiply>
   __device__ __forceinline__ void larger_products(Multiply multiply) const {
     if constexpr (planes == 2 && with_least_product)
       multiply(under_way_[0].stage, stage_of_b(1));
+    constexpr int orders = a_planes == b_planes ? planes - 1 : 0;
 #pragma unroll
-    for (int order = planes - 2; order >= 0; --order)
+    for (int order = orders - 1; order >= 0; --order)
 #pragma unroll
       for (int a_plane = order; a_plane >= 0; --a_plane)
         multiply(under_way_[planes - 1 - a_plane].stage, stage_of_b(order - a_plane));
@@ -149,9 +157,9 @@ class PlaneProducts {
   __device__ __forceinline__ void start() {
 #pragma unroll
     for (int p = 0; p < planes; ++p) {
-      const int a_stage = wait(p);
+      wait(p);
       ptx::wgmma_fence();
-      multiply(a_stage, stage_of_b(p), p > 0);
+      multiply(stage_of_a(p), stage_of_b(p), p > 0);
     }
     larger_products([&](int a_stage, int b_stage) { multiply(a_stage, b_stage, true); });
     ptx::wgmma_commit();
@@ -171,7 +179,7 @@ class PlaneProducts {
     for (int step = 0; step < tile_k / wgmma_k; ++step) {
       ptx::wgmma_fence();
 #pragma unroll
-      for (int p = 0; p < planes; ++p) multiply(under_way_[p].stage, stage_of_b(p), step, p > 0);
+      for (int p = 0; p < planes; ++p) multiply(stage_of_a(p), stage_of_b(p), step, p > 0);
       larger_products([&](int a_stage, int b_stage) { multiply(a_stage, b_stage, step, true); });
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
@@ -182,9 +190,9 @@ class PlaneProducts {
 
   // One product of one stage, added to the sum, and done when this returns.
   __device__ __forceinline__ void add_single(bool accumulate) {
-    const int stage = wait(0);
+    wait(0);
     ptx::wgmma_fence();
-    multiply(stage, stage, accumulate);
+    multiply(under_way_[0].stage, under_way_[0].stage, accumulate);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ring_.release(under_way_[0], thread_);

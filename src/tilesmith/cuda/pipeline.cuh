@@ -4,10 +4,13 @@
 #pragma once
 
 #include "ptx/barrier.cuh"
+#include "tile.cuh"
 
 namespace tilesmith {
 
-template <int stages, int consumers, int cluster>
+// `arrivals`: of a consumer that is done with a stage. One thread can speak for all of them if only tensor cores read
+// the stage.
+template <int stages, int consumers, int cluster, int arrivals = 1>
 struct Pipeline {
   ptx::Barrier full[stages];
   ptx::Barrier empty[stages];
@@ -30,7 +33,7 @@ struct Pipeline {
 #pragma unroll
     for (int s = 0; s < stages; ++s) {
       ptx::barrier_init(full[s], 1);
-      ptx::barrier_init(empty[s], consumers * cluster);
+      ptx::barrier_init(empty[s], consumers * arrivals * cluster);
     }
     ptx::barrier_init_fence();
   }
@@ -49,11 +52,12 @@ struct Pipeline {
 
   // Every thread of a consumer calls this; a few of them arrive.
   __device__ __forceinline__ void release(Position at, int thread) {
+    const int place = thread % (warpgroup_threads / arrivals);
     if constexpr (cluster > 1) {
-      if (thread < cluster)
-        ptx::barrier_arrive_remote(empty[at.stage], thread);
+      if (place < cluster)
+        ptx::barrier_arrive_remote(empty[at.stage], place);
     } else {
-      if (thread == 0)
+      if (place == 0)
         ptx::barrier_arrive(empty[at.stage]);
     }
   }

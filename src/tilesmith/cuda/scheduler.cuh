@@ -35,7 +35,7 @@ struct Schedule {
   int k_steps;        // of a split
   int longer_splits;  // the first ones, which have one step more
   int band;
-  int panel;  // columns of tiles that are done before the next ones; a divisor of tiles_n
+  int panel;  // columns of tiles that are done before the next ones, where blocks keep to theirs: see Walk
 
   struct Work {
     TileCoordinate tile;
@@ -47,19 +47,15 @@ struct Schedule {
 
   __device__ __forceinline__ int size() const { return tiles_m * tiles_n * splits * batches; }
 
-  // `several`: there is more than one matrix or split. `panels`: there may be more than one panel. Divisions take their
-  // time at the start of a small product.
-  template <bool several, bool panels>
+  // `several`: there is more than one matrix or split. Divisions take their time at the start of a small product.
+  template <bool several>
   __device__ __forceinline__ Work at(int index) const {
     const int tiles = tiles_m * tiles_n;
     const int matrix = several ? index / tiles : 0;
     const int batch = several ? matrix / splits : 0;
     const int split = matrix - batch * splits;
-    const int within = index - matrix * tiles;
-    const int which = panels ? within / (tiles_m * panel) : 0;
-    TileCoordinate tile = banded_tile(within - which * (tiles_m * panel), tiles_m, panels ? panel : tiles_n, band);
-    tile.n += which * panel;
-    return {tile, split, batch, split * k_steps + min(split, longer_splits), k_steps + (split < longer_splits)};
+    return {banded_tile(index - matrix * tiles, tiles_m, tiles_n, band), split, batch,
+            split * k_steps + min(split, longer_splits), k_steps + (split < longer_splits)};
   }
 };
 
@@ -74,6 +70,43 @@ struct ClusterShare {
 
   __device__ __forceinline__ int first_m(TileCoordinate tile) const { return (tile.m * cluster + place) * tile_m; }
   __device__ __forceinline__ int first_n(TileCoordinate tile) const { return tile.n * tile_n; }
+};
+
+// A block's tiles, one after the other. `keeps_columns`: there is one matrix, and its tiles go row by row through one
+// panel after the other. The grid has whole rows of a panel, so a block stays in its column of each panel.
+template <typename Share, bool several, bool keeps_columns>
+class Walk {
+  const Schedule& schedule_;
+  const int step_;
+  int index_;
+  int rows_;  // of a step
+  TileCoordinate tile_;
+
+ public:
+  __device__ __forceinline__ Walk(const Schedule& schedule, const Share& share)
+      : schedule_(schedule), step_(share.step()), index_(share.first()) {
+    if constexpr (keeps_columns) {
+      rows_ = step_ / schedule.panel;
+      tile_.m = index_ / schedule.panel;
+      tile_.n = index_ - tile_.m * schedule.panel;
+    }
+  }
+
+  __device__ __forceinline__ bool more() const { return index_ < schedule_.size(); }
+
+  __device__ __forceinline__ Schedule::Work work() const {
+    if constexpr (keeps_columns)
+      return {tile_, 0, 0, 0, schedule_.k_steps};
+    return schedule_.at<several>(index_);
+  }
+
+  __device__ __forceinline__ void advance() {
+    index_ += step_;
+    if constexpr (keeps_columns) {
+      tile_.m += rows_;
+      for (; tile_.m >= schedule_.tiles_m; tile_.m -= schedule_.tiles_m) tile_.n += schedule_.panel;
+    }
+  }
 };
 
 }  // namespace tilesmith

@@ -73,7 +73,7 @@ class Launch:
         config.numAttrs = len(self._attributes)
         self._config = config
 
-    def __call__(self, stream: int, device_index: int, buffers: tuple[int, int, int, int]) -> None:
+    def __call__(self, stream: int, device_index: int, buffers: tuple[int, ...]) -> None:
         """Launches on a stream of the GPU, with the addresses of BUFFERS."""
         for position, buffer, offset in self._addresses:
             _pack_address(self._arguments, position, buffers[buffer] + offset)
@@ -94,7 +94,7 @@ class Launch:
         return self._driver.cuLaunchKernelEx(self._config, self._function.handle, self._pointers_address, 0)[0]
 
 
-BUFFERS: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace")
+BUFFERS: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace", "a_packed", "b_packed")
 
 _pack_address = struct.Struct("<q").pack_into
 

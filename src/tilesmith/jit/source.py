@@ -56,17 +56,23 @@ def _wgmma(instruction: Wgmma) -> str:
     count = instruction.n // 2  # accumulators of a thread
     dtype = _PTX_TYPES[instruction.dtype]
     sums = ", ".join(f"%{i}" for i in range(count))
-    majors = f"{int(instruction.a_mn_major)}, {int(instruction.b_mn_major)}"
     outputs = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
+    if instruction.a_in_registers:
+        a_type, a_count, majors = "const unsigned (&a)[4]", 4, f"{int(instruction.b_mn_major)}"
+        a_inputs = ", ".join(f'"r"(a[{i}])' for i in range(a_count))
+        a_operand = "{" + ", ".join(f"%{count + i}" for i in range(a_count)) + "}"
+    else:
+        a_type, a_count, a_inputs, a_operand = "unsigned long long a", 1, '"l"(a)', f"%{count}"
+        majors = f"{int(instruction.a_mn_major)}, {int(instruction.b_mn_major)}"
+    b_operand = count + a_count
     return f"""namespace tilesmith::ptx {{
-// sum += A B, or sum = A B, of the operands that two matrix descriptors describe.
-__device__ __forceinline__ void wgmma(float (&sum)[{count}], unsigned long long a, unsigned long long b,
-                                      bool accumulate) {{
+// sum += A B, or sum = A B, of operands that matrix descriptors describe; or an A in registers.
+__device__ __forceinline__ void wgmma(float (&sum)[{count}], {a_type}, unsigned long long b, bool accumulate) {{
   asm volatile(
-      "{{\\n.reg .pred accumulate;\\nsetp.ne.b32 accumulate, %{count + 2}, 0;\\n"
+      "{{\\n.reg .pred accumulate;\\nsetp.ne.b32 accumulate, %{b_operand + 1}, 0;\\n"
       "wgmma.mma_async.sync.aligned.m64n{instruction.n}k16.f32.{dtype}.{dtype} "
-      "{{{sums}}}, %{count}, %{count + 1}, accumulate, 1, 1, {majors};\\n}}"
+      "{{{sums}}}, {a_operand}, %{b_operand}, accumulate, 1, 1, {majors};\\n}}"
       : {outputs}
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+      : {a_inputs}, "l"(b), "r"(static_cast<int>(accumulate)));
 }}
 }}  // namespace tilesmith::ptx"""

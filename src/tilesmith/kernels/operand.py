@@ -1,4 +1,4 @@
-"""16-bit operands as the copy engine reads them: where they are, or copied to the workspace."""
+"""Operands as the copy engine reads them: where they are, or copied to the workspace."""
 
 import math
 import struct
@@ -12,10 +12,17 @@ from tilesmith.device import Device
 from tilesmith.plan import Address, Buffer, Kernel, Stage, TensorMap
 from tilesmith.problem import ALIGNMENT, Matrix
 
+CUDA_TYPES: Final[dict[torch.dtype, str]] = {
+    torch.float16: "tilesmith::float16",
+    torch.bfloat16: "tilesmith::bfloat16",
+    torch.float32: "float",
+}
+
 MOST_BATCH_DIMENSIONS: Final = 3  # most_batch_dimensions in batch.cuh: a tensor map has five dimensions
 TILE_K: Final = 64  # tile_k in tile.cuh
 _MOST_STRIDE_BYTES: Final = 2**40
 WORKSPACE_ALIGNMENT: Final = 256
+_LINE_BYTES: Final = 128  # of a tile in shared memory, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +64,19 @@ class Operand:
     @property
     def straddles(self) -> bool:
         """Lines of a tile are parts of two lines of L2."""
-        return self.lines > 1 and self.line_stride % TILE_K != 0
+        return self.lines > 1 and self.line_stride % self._widest != 0
+
+    @property
+    def _widest(self) -> int:
+        """Elements of the widest line in shared memory."""
+        return _LINE_BYTES // self.dtype.itemsize
 
     def panel(self, extent: int) -> int:
-        """The length of a line in shared memory: OperandTile::panel in tile.cuh, and its static_assert."""
+        """The length of a line in shared memory: OperandTile::panel in tile.cuh, and its static_assert; of float32,
+        RawTile::line in raw_tile.cuh."""
         if not self.mn_major:
-            return TILE_K
-        return next((width for width in (64, 32, 16) if extent % width == 0), 0)
+            return self._widest
+        return next((width for width in (64, 32, 16) if width <= self._widest and extent % width == 0), 0)
 
     def tile_lines(self, extent: int) -> int:
         """The lines of a panel of a tile."""

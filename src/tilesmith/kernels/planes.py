@@ -1,9 +1,9 @@
-"""float32 operands as sums of 16-bit planes in the workspace: kernels/split.cu."""
+"""float32 operands as sums of 16-bit planes, in the workspace or packed beforehand: kernels/split.cu."""
 
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -11,6 +11,7 @@ import torch
 
 from tilesmith.device import Device
 from tilesmith.kernels.operand import (
+    CUDA_TYPES,
     TILE_K,
     WORKSPACE_ALIGNMENT,
     Operand,
@@ -36,6 +37,10 @@ class Scheme:
     def stored(self) -> int:
         return self.planes + self.wide  # see split.cu
 
+    def of(self, dtype: torch.dtype) -> "Scheme":
+        """For an operand of this type: 16-bit numbers that are ordinary fit in one plane."""
+        return self if dtype == torch.float32 or self.wide else replace(self, planes=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Schemes:
@@ -57,16 +62,18 @@ _THREADS: Final = 256
 _BLOCKS_PER_SM: Final = 3
 _WIDE_BLOCKS_PER_SM: Final = 2  # few, since as a rule they have nothing to do
 _MOST_ROWS: Final = 64
+_SAMPLED_ROWS: Final = 8
 _MOST_SLABS: Final = 128
 _LEAST_OF_A_TASK: Final = 4096  # values that are worth a block
 _MOST_OF_A_TASK: Final = 16384
 _MANY_TASKS: Final = 1024  # enough for all blocks
 _CENSUS_BYTES: Final = 16
+_ROWS_OF_A_CENSUS: Final = 16  # group in keep_census of kernels/sm90/consume_raw.cuh
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Arrays in the workspace with a number for each row of an operand (for B: each column), matrix after matrix."""
+    """Arrays with a number for each row of an operand (for B: each column), matrix after matrix."""
 
     factors: int  # offset: what undoes the scale
     wide_exponents: int  # offset: the exponent of two that undoes the scale of wide planes
@@ -76,11 +83,11 @@ class Scales:
     end: int
 
     @classmethod
-    def of(cls, matrix: Matrix, batch: Sequence[int], offset: int) -> "Scales":
+    def of(cls, matrix: Matrix, batch: Sequence[int], offset: int, raw_parts: int = 0) -> "Scales":
         pitch = scale_pitch(matrix.rows)
         _, total = packed_batch_strides(matrix, batch, pitch)
         total = round_up(total, WORKSPACE_ALIGNMENT // 4)
-        slabs = _Strip.of(matrix, batch).slabs
+        slabs = raw_parts or _Strip.of(matrix, batch).slabs
         # With one slab, its exponents are the ones.
         first, second, third, end = (offset + 4 * total * i for i in (0, 1, 1 if slabs == 1 else 2, 2 + slabs))
         return cls(first, second, third, pitch, total, end)
@@ -92,19 +99,46 @@ def scale_pitch(rows: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Findings:
+    """What the split finds out about the values of an operand."""
+
+    buffer: Buffer
+    censuses: int  # offset: one of each block that split it
+    blocks: int
+    scales: Scales
+    # If the product splits the operand itself: the parts of K that it counts apart. The censuses then are of groups of
+    # rows, `blocks` of them, one for every part.
+    raw_parts: int = 0
+
+    @classmethod
+    def packed(cls, matrix: Matrix, batch: Sequence[int], buffer: Buffer, device: Device) -> "Findings":
+        """At the start of a packed operand's buffer."""
+        blocks = split_blocks([matrix], batch, device)
+        return cls(buffer, 0, blocks, Scales.of(matrix, batch, round_up(blocks * _CENSUS_BYTES, WORKSPACE_ALIGNMENT)))
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
-    """An operand, its planes, and the scales of its rows."""
+    """An operand, its planes, and what is known of its values."""
 
     source: Buffer
     planes: Operand
-    scales: Scales
-    end: int  # of the planes, in the workspace
+    findings: Findings
+    end: int  # of the planes, in their buffer
 
     @classmethod
     def of(
-        cls, matrix: Matrix, source: Buffer, batch: Sequence[int], scheme: Scheme, scales: Scales, offset: int
+        cls,
+        matrix: Matrix,
+        source: Buffer,
+        batch: Sequence[int],
+        scheme: Scheme,
+        findings: Findings,
+        buffer: Buffer,
+        offset: int,
     ) -> "Split":
-        """The operand as split.cu writes it from `offset` on."""
+        """The operand as split.cu writes it to a buffer, from `offset` on."""
+        scheme = scheme.of(matrix.dtype)
         mn_major = runs_along_rows(matrix)
         plane_depth = round_up(matrix.columns, TILE_K)
         depth = scheme.stored * plane_depth
@@ -112,9 +146,18 @@ class Split:
         elements = (depth if mn_major else matrix.rows) * pitch
         batch_strides, total = packed_batch_strides(matrix, batch, elements)
         planes = Operand(
-            matrix, mn_major, "workspace", offset, pitch, batch_strides, scheme.dtype, scheme.stored, plane_depth
+            matrix, mn_major, buffer, offset, pitch, batch_strides, scheme.dtype, scheme.stored, plane_depth
         )
-        return cls(source, planes, scales, round_up(offset + total * scheme.dtype.itemsize, WORKSPACE_ALIGNMENT))
+        elements = 0 if findings.raw_parts else total
+        return cls(source, planes, findings, round_up(offset + elements * scheme.dtype.itemsize, WORKSPACE_ALIGNMENT))
+
+    @classmethod
+    def packed(
+        cls, matrix: Matrix, source: Buffer, batch: Sequence[int], scheme: Scheme, buffer: Buffer, device: Device
+    ) -> "Split":
+        """The operand as `tilesmith.pack` keeps it: what is in the buffer, and where, depends on it alone."""
+        findings = Findings.packed(matrix, batch, buffer, device)
+        return cls.of(matrix, source, batch, scheme, findings, buffer, findings.scales.end)
 
     @property
     def matrix_steps(self) -> tuple[int, ...]:
@@ -123,14 +166,54 @@ class Split:
         return tuple(stride // step for stride in self.planes.batch_strides)
 
 
+_PACKED: Final[dict[Buffer, Buffer]] = {"a": "a_packed", "b": "b_packed"}
+
+
+def split_pair(
+    matrices: tuple[Matrix, Matrix],
+    sources: tuple[Buffer, Buffer],
+    batch: Sequence[int],
+    scheme: Scheme,
+    offset: int,
+    device: Device,
+    raw_parts: int = 0,
+) -> tuple[tuple[Split, Split], int]:
+    """A and B, and the end of what they take of the workspace from `offset` on: the censuses, the verdict, the scales
+    and the planes, except for what is packed. `raw_parts`: see Findings, for A."""
+    blocks = split_blocks([matrix for matrix in matrices if not matrix.packed], batch, device)
+    census, end = offset, round_up(offset + census_bytes(device), WORKSPACE_ALIGNMENT)
+    known: list[Findings] = []
+    for matrix, source in zip(matrices, sources, strict=True):
+        if matrix.packed:
+            known.append(Findings.packed(matrix, batch, _PACKED[source], device))
+        elif raw_parts and not known:
+            groups = math.ceil(matrix.rows / _ROWS_OF_A_CENSUS) * math.prod(batch)
+            scales = Scales.of(
+                matrix, batch, round_up(end + groups * raw_parts * _CENSUS_BYTES, WORKSPACE_ALIGNMENT), raw_parts
+            )
+            known.append(Findings("workspace", end, groups, scales, raw_parts))
+            end = scales.end
+        else:
+            known.append(Findings("workspace", census, blocks, Scales.of(matrix, batch, end)))
+            census, end = census + blocks * _CENSUS_BYTES, known[-1].scales.end
+    pair: list[Split] = []
+    for matrix, source, findings in zip(matrices, sources, known, strict=True):
+        if matrix.packed and not scheme.wide:
+            pair.append(Split.packed(matrix, source, batch, scheme, findings.buffer, device))
+        else:
+            pair.append(Split.of(matrix, source, batch, scheme, findings, "workspace", end))
+            end = pair[-1].end
+    return (pair[0], pair[1]), end
+
+
 def slabs(matrix: Matrix, batch: Sequence[int]) -> int:
     """How many slabs the K of an operand is cut into."""
     return _Strip.of(matrix, batch).slabs
 
 
-def census_blocks(operands: tuple[Split, Split], batch: Sequence[int], device: Device) -> int:
-    """The blocks that split, each of which counts for itself: as many for every slab."""
-    most_slabs = max(slabs(each.planes.matrix, batch) for each in operands)
+def split_blocks(matrices: Sequence[Matrix], batch: Sequence[int], device: Device) -> int:
+    """The blocks that split these, each of which counts for itself: as many for every slab."""
+    most_slabs = max((slabs(matrix, batch) for matrix in matrices), default=1)
     return max(device.sm_count * _BLOCKS_PER_SM // most_slabs, 1) * most_slabs
 
 
@@ -144,41 +227,50 @@ def verdict_offset(device: Device) -> int:
 
 
 def split_stage(
-    operands: tuple[Split, Split], scheme: Scheme, census_offset: int, batch: Sequence[int], device: Device
+    operands: Sequence[Split], scheme: Scheme, verdict: int | None, batch: Sequence[int], device: Device
 ) -> Stage:
-    """The launch that splits A and B and takes the census; or, if the scheme is wide, asks for the verdict first."""
+    """The launch that splits one or two operands and takes the census; or, if the scheme is wide, asks first for the
+    verdict, at an offset in the workspace."""
     constants: dict[str, Constant] = {
         "wide": scheme.wide,
-        "planes": scheme.planes,
+        "operands": len(operands),
         "batch_rank": len(batch),
+        "a_is_raw": operands[0].findings.raw_parts > 0,
+        "a_parts": operands[0].findings.raw_parts or slabs(operands[0].planes.matrix, batch),
         "threads": _THREADS,
         "blocks_per_sm": _WIDE_BLOCKS_PER_SM if scheme.wide else _BLOCKS_PER_SM,
     }
     arguments, addresses = b"", []
-    blocks = census_blocks(operands, batch, device)
+    blocks = split_blocks([each.planes.matrix for each in operands], batch, device)
     busy = 0  # blocks that have a task more than the others
-    for name, each in zip("ab", operands, strict=True):
+    for name, each in zip("ab", operands, strict=False):
         planes, matrix = each.planes, each.planes.matrix
-        strip = _Strip.of(matrix, batch)
-        constants |= {
+        strip = _Strip.of_split(each, batch)
+        of_operand: dict[str, Constant] = {
+            f"{name}_source": CUDA_TYPES[matrix.dtype],
+            f"{name}_planes": scheme.of(matrix.dtype).planes,
             f"{name}_mn_major": planes.mn_major,
             f"{name}_access": int(_Access.of(matrix.transposed if planes.mn_major else matrix)),
             f"{name}_rows": strip.rows,
             f"{name}_slabs": strip.slabs,
         }
+        constants |= of_operand
         position = len(arguments)
-        scales = each.scales
-        offsets = (planes.offset, scales.factors, scales.wide_exponents, scales.slab_exponents)
+        scales, kept = each.findings.scales, each.findings.buffer
         addresses += [
             Address(position, each.source),
-            *(Address(position + 8 * i, "workspace", offset) for i, offset in enumerate(offsets, start=1)),
+            Address(position + 8, planes.buffer, planes.offset),
+            Address(position + 16, kept, scales.factors),
+            Address(position + 24, kept, scales.wide_exponents),
+            Address(position + 32, kept, scales.slab_exponents),
+            Address(position + 40, kept, each.findings.censuses),
         ]
         moving = moving_batch(matrix, batch)
         matrices = math.prod(n for n, _ in moving)
         strips = math.ceil(matrix.rows / strip.rows)
         arguments += struct.pack(
-            "<12q12i",
-            *(0, 0, 0, 0, 0),  # addresses
+            "<13q12i",
+            *(0, 0, 0, 0, 0, 0),  # addresses
             *(matrix.row_stride, matrix.column_stride),
             *(stride for _, stride in moving),
             *(planes.line_stride, planes.matrix_elements),
@@ -191,11 +283,11 @@ def split_stage(
             *(size for size, _ in moving),
         )
         busy = (busy + strips * matrices * strip.slabs) % blocks
-    addresses += [
-        Address(len(arguments), "workspace", census_offset),
-        Address(len(arguments) + 8, "workspace", census_offset + verdict_offset(device)),
-    ]
-    arguments += bytes(16)
+    if len(operands) == 1:  # the names of a second one must be there
+        constants |= {name.replace("a_", "b_", 1): value for name, value in of_operand.items()}
+    if verdict is not None:
+        addresses.append(Address(len(arguments), "workspace", verdict))
+    arguments += struct.pack("<8x2i", *(each.findings.blocks for each in (operands[0], operands[-1])))
     constants["parameter_bytes"] = len(arguments)
     return Stage(
         kernel=Kernel("split", "kernels/split.cu", tuple(constants.items()), 0),
@@ -227,6 +319,13 @@ class _Strip:
 
     rows: int
     slabs: int
+
+    @classmethod
+    def of_split(cls, split: Split, batch: Sequence[int]) -> "_Strip":
+        matrix = split.planes.matrix
+        if split.findings.raw_parts:  # a few values of each row are read
+            return cls(_MOST_ROWS if runs_along_rows(matrix) else _SAMPLED_ROWS, 1)
+        return cls.of(matrix, batch)
 
     @classmethod
     def of(cls, matrix: Matrix, batch: Sequence[int]) -> "_Strip":

@@ -8,15 +8,9 @@ from typing import Final
 
 import torch
 
-from tilesmith.kernels.operand import MOST_BATCH_DIMENSIONS, round_up
+from tilesmith.kernels.operand import CUDA_TYPES, MOST_BATCH_DIMENSIONS, round_up
 from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, TensorMap
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
-
-CUDA_TYPES: Final[dict[torch.dtype, str]] = {
-    torch.float16: "tilesmith::float16",
-    torch.bfloat16: "tilesmith::bfloat16",
-    torch.float32: "float",
-}
 
 _LINE_BYTES: Final = 128  # of a box, at most
 _WARP_ROWS: Final = 16
@@ -29,6 +23,7 @@ class Store(IntEnum):
     BOXES = 0
     VECTORS = 1
     LINES = 2
+    DIRECT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +62,14 @@ class Result:
     def bytes(self) -> int:
         return self.batch[0] * self.batch_strides[0] * self.dtype.itemsize
 
-    def staging(self, tile_n: int, *, by_rows: bool, lean: bool) -> Staging:
+    def staging(self, tile_n: int, *, by_rows: bool, overlapped: bool, lean: bool) -> Staging:
         """How tiles of this width pass through shared memory. `by_rows`: whole rows of a tile leave together, which
-        memory prefers, but they take more space. `lean`: in as little space as possible."""
+        memory prefers, but they take more space. `overlapped`: long products run at the same time, which need shared
+        memory as well. `lean`: in as little space as possible."""
         widest = _LINE_BYTES // self.dtype.itemsize
         if by_rows and self.aligned and not self.along_m and tile_n % widest == 0:
+            if overlapped and self.dtype == torch.float32:
+                return Staging(Store.DIRECT, widest, True, 0, widest, _WARP_ROWS)
             pieces = range(1, tile_n // widest + 1)
             chunk = next(tile_n // i for i in pieces if tile_n % (i * widest) == 0 and tile_n // i <= 4 * widest)
             padding = 32 if self.dtype.itemsize == 4 else 16

@@ -1,8 +1,7 @@
 """The `simt` family: the CUDA cores, every type and stride, Turing and later.
 
 A sum over K is one chain of multiply-adds in the order of K, in float32 for 16-bit types,
-so a result depends neither on the tile nor on the rest of the batch. Where accuracy="fp32"
-asks for no more error than torch has, tiles with registers to spare add up short chains.
+so a result depends neither on the tile nor on the rest of the batch.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Final
 import torch
 
 from tilesmith.device import Device
-from tilesmith.kernels import sm90
+from tilesmith.kernels import exact, sm90
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.plan import Address, Buffer, Constant, Kernel, Plan, Rejection, Stage
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
@@ -33,7 +32,6 @@ _CUDA_TYPES: Final[dict[torch.dtype, tuple[str, str, int]]] = {
     torch.int64: ("long long", "unsigned long long", 8),
 }
 
-_SHORT_SUM: Final = 64  # short_sum in simt.cu
 _BAND: Final = 8  # tile rows that share a band of the raster
 _MAX_GRID_YZ: Final = 65535
 _INT_MAX: Final = 2**31 - 1
@@ -57,7 +55,6 @@ class Tile:
     scalar: float = 0.9  # what is left of either when operands are read an element at a time
     wide_index: bool = False  # has registers to spare for 64-bit steps
     float32_only: bool = False  # slower than smaller tiles where operands are converted, or integers
-    short_sums: bool = False  # has registers to spare for a second set of sums
 
     @property
     def threads(self) -> int:
@@ -74,8 +71,8 @@ TILES: Final[dict[int, tuple[Tile, ...]]] = {
         Tile(128, 256, 8, 8, 16, blocks_per_sm=1, alone=0.72, full=0.725, scalar=0.97, float32_only=True),
         Tile(128, 128, 8, 8, 16, blocks_per_sm=2, alone=0.45, full=0.74, scalar=0.91, float32_only=True),
         Tile(64, 128, 8, 8, 8, blocks_per_sm=3, alone=0.34, full=0.70, scalar=0.93, wide_index=True),
-        Tile(64, 64, 16, 8, 4, blocks_per_sm=4, alone=0.29, full=0.65, scalar=0.90, short_sums=True),
-        Tile(32, 32, 32, 4, 4, blocks_per_sm=4, alone=0.12, full=0.48, scalar=0.82, short_sums=True),
+        Tile(64, 64, 16, 8, 4, blocks_per_sm=4, alone=0.29, full=0.65, scalar=0.90),
+        Tile(32, 32, 32, 4, 4, blocks_per_sm=4, alone=0.12, full=0.48, scalar=0.82),
     ),
     8: (
         Tile(128, 128, 4, 8, 8, blocks_per_sm=1, alone=0.36, full=0.37),
@@ -93,25 +90,30 @@ _STORE_OVERHEAD: Final = 50.0
 
 
 def rejects(problem: Problem, device: Device) -> str | None:
-    """Why this family should not do the problem: it could do all of them."""
-    if problem.a.dtype != torch.float32 and sm90.rejects(problem, device) is None:
+    """Why this family should not do the problem: of operands of one type, it could do all of them."""
+    if problem.a.dtype != problem.b.dtype:
+        return "takes operands of one type"
+    for_sm90 = sm90.rejects(problem, device) is None
+    if problem.a.dtype != torch.float32 and for_sm90:
         # Not by cost: a row's result shall not depend on how many others there are.
         return "the tensor cores multiply these types faster"
+    if for_sm90 or exact.rejects(problem, device) is None:
+        return "sums K in one chain, which may have more error than torch's product"
     return None
 
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the operands."""
     for tile in _tiles(problem):
-        if _unsuited(tile, problem, device) is None:
-            cycles = _cycles(_oriented(problem), device, tile)
+        if _unsuited(tile, problem) is None:
+            cycles = _cycles(problem.stored_by_rows, device, tile)
             yield Candidate(f"simt {tile}", cycles, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit them, each with its reason."""
     for tile in _tiles(problem):
-        if reason := _unsuited(tile, problem, device):
+        if reason := _unsuited(tile, problem):
             yield Rejection(f"simt {tile}", reason)
 
 
@@ -122,24 +124,17 @@ def _tiles(problem: Problem) -> tuple[Tile, ...]:
     return TILES[_CUDA_TYPES[problem.a.dtype][2]]
 
 
-def _unsuited(tile: Tile, problem: Problem, device: Device) -> str | None:
+def _unsuited(tile: Tile, problem: Problem) -> str | None:
     if _needs_wide_index(problem) and not tile.wide_index:
         return "has no registers for the 64-bit steps that these sizes or strides need"
     if tile.float32_only and problem.a.dtype != torch.float32:
         return "is slower than smaller tiles for types other than float32"
-    if _promises(problem) and not tile.short_sums and problem.k > _SHORT_SUM and sm90.rejects(problem, device) is None:
-        return "sums K in one chain, which may have more error than torch's product"
     return None
-
-
-def _promises(problem: Problem) -> bool:
-    """The error shall be no larger than torch's."""
-    return problem.a.dtype == torch.float32 and problem.accuracy != "ieee"
 
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     """The plan that uses this tile."""
-    p = _oriented(problem)
+    p = problem.stored_by_rows  # stores are vectors along a row
     order: tuple[Buffer, ...] = ("a", "b", "out") if p is problem else ("b", "a", "out")
     element, accumulator, accumulator_bytes = _CUDA_TYPES[p.a.dtype]
     a_lines, b_lines = _Lines.of(p.a, tile.m, tile), _Lines.of(p.b.transposed, tile.n, tile)
@@ -157,7 +152,6 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         "thread_n": tile.thread_n,
         "threads": tile.threads,
         "blocks_per_sm": tile.blocks_per_sm,
-        "short_sums": tile.short_sums and _promises(p) and p.k > _SHORT_SUM,
         "a_along_k": a_lines.along_k,
         "a_vector": a_lines.vector,
         "a_pitch": a_lines.pitch,
@@ -190,12 +184,6 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         ),
         cycles=_cycles(p, device, tile),
     )
-
-
-def _oriented(problem: Problem) -> Problem:
-    """Stores are vectors along a row of the output: its rows shall be the contiguous direction."""
-    swap = problem.out.row_stride == 1 and problem.out.column_stride != 1
-    return problem.transposed if swap else problem
 
 
 @dataclass(frozen=True, slots=True)

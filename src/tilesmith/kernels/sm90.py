@@ -6,6 +6,7 @@ by a last launch, in order. Without a split, an element's sum of 16-bit products
 depends on its row and column alone.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,20 +27,24 @@ from tilesmith.kernels.sm90_product import (
     Runs,
     b_extent,
     cluster_tiles,
+    fastest_first,
     product_stage,
     schemes_of,
     shared_memory,
 )
 from tilesmith.kernels.sm90_product import Configuration as Configuration
 from tilesmith.plan import Buffer, Plan, Rejection, Stage
-from tilesmith.problem import Matrix, Problem
+from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # Rows are 64 for each consumer.
 TILES: Final[tuple[tuple[int, int], ...]] = (
     *((128, n) for n in (256, 224, 192, 160, 128, 96, 64, 32)),
     *((64, n) for n in (256, 192, 128, 96, 64, 32, 16, 8)),
 )
+_WIDEST_OF_RAW: Final = 128  # where there are two sets of sums and planes in registers
+_MOST_TIMES_SPLIT: Final = 4  # columns of tiles, for each of which a raw A is split again
 _WIDEST_OF_WIDE: Final = 96  # columns of a tile, where there are three sets of sums
+_WIDEST_OF_WIDE_RAW: Final = 64  # and planes in registers
 _LEAST_K: Final = 33  # shorter sums are rounded less often by the CUDA cores than planes have bits for
 # Where there are two sets of sums.
 PROMOTED_TILES: Final[tuple[tuple[int, int], ...]] = (
@@ -62,9 +67,10 @@ def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
     if device.capability != (9, 0):
         return f"needs compute capability 9.0, and {device.name} has {'.'.join(map(str, device.capability))}"
-    if problem.a.dtype == torch.float32 and problem.accuracy not in SCHEMES:
+    has_float32 = torch.float32 in (problem.a.dtype, problem.b.dtype)
+    if has_float32 and problem.accuracy not in SCHEMES:
         return f"does not sum as {problem.accuracy!r} asks for"
-    if problem.a.dtype == torch.float32 and problem.accuracy == "fp32" and problem.k < _LEAST_K:
+    if has_float32 and problem.accuracy == "fp32" and problem.k < _LEAST_K:
         return "its planes have too few bits for sums that are so short"
     if problem.a.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"multiplies float16, bfloat16 and float32, not {str(problem.a.dtype).removeprefix('torch.')}"
@@ -98,10 +104,18 @@ def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
         for tile_m, tile_n in PROMOTED_TILES if _promotes(problem) else TILES:
             if tile_n >= 2 * max(n, _LEAST_PANEL) or (tile_m > WGMMA_M and m <= WGMMA_M):
                 continue  # at least half of it would be empty
-            tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n) * problem.batches
+            tiles_n = math.ceil(n / tile_n)
+            tiles = math.ceil(m / tile_m) * tiles_n * problem.batches
+            may_be_raw = _may_be_raw(problem) and tile_n <= _WIDEST_OF_RAW and tiles_n <= _MOST_TIMES_SPLIT
             for splits in _splits(tiles, k_steps, device):
-                for cluster in (1, 2) if m > tile_m and k_steps >= splits * _LEAST_CLUSTER_STEPS else (1,):
-                    yield Configuration(tile_m, tile_n, cluster, splits, swap)
+                clusters = (1, 2) if m > tile_m and k_steps >= splits * _LEAST_CLUSTER_STEPS else (1,)
+                for cluster, raw in itertools.product(clusters, (False, True) if may_be_raw else (False,)):
+                    yield Configuration(tile_m, tile_n, cluster, splits, swap, raw)
+
+
+def _may_be_raw(problem: Problem) -> bool:
+    is_packed, is_mixed = problem.a.packed or problem.b.packed, problem.a.dtype != problem.b.dtype
+    return _promotes(problem) and not is_packed and not is_mixed
 
 
 def _promotes(problem: Problem) -> bool:
@@ -135,21 +149,24 @@ def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
 
 
 def _laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration, Layout]]:
-    layouts: dict[tuple[bool, int], Layout] = {}
+    layouts: dict[tuple[bool, bool, int], Layout] = {}
     for c in configurations(problem, device):
-        key = (c.swap, c.splits)
+        key = (c.swap, c.raw, c.splits)
         if key not in layouts:
-            layouts[key] = Layout.of(problem, *key, device)
+            layouts[key] = Layout.of(problem, c, device)
         yield c, layouts[key]
 
 
 def unsuited(problem: Problem, device: Device, configuration: Configuration) -> str | None:
     """Why this configuration cannot do a problem that the family can do; None if it can."""
-    layout = Layout.of(problem, configuration.swap, configuration.splits, device)
-    return _unsuited(layout, device, configuration)
+    return _unsuited(Layout.of(problem, configuration, device), device, configuration)
 
 
 def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
+    if c.raw and not _may_be_raw(layout.problem):
+        return "only float32 that is not packed, in several planes and more than one step along K, is split on the way"
+    if c.raw and not layout.a_is_raw:
+        return "the copy engine cannot read A where it lies"
     if c.splits > layout.k_steps:
         return f"K has fewer than {c.splits} parts of {TILE_K}"
     extent = b_extent(layout, c)
@@ -161,7 +178,7 @@ def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
     if schemes := schemes_of(layout.problem):
         alternatives.append((replace(layout, scheme=schemes.wide), _for_wide(c)))
     for each, own in alternatives:
-        least = max(_LEAST_STAGES, each.planes + 1)
+        least = _LEAST_STAGES if each.a_is_raw else max(_LEAST_STAGES, each.planes + 1)
         if shared_memory(each, device, own)[0] < least:
             return f"{least} stages do not fit in {device.shared_bytes_per_block} bytes of shared memory"
     return None
@@ -169,7 +186,7 @@ def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
 
 def _for_wide(c: Configuration) -> Configuration:
     """How the wide scheme cuts the work where the ordinary one has this configuration."""
-    return replace(c, tile_n=min(c.tile_n, _WIDEST_OF_WIDE))
+    return replace(c, tile_n=min(c.tile_n, _WIDEST_OF_WIDE_RAW if c.raw else _WIDEST_OF_WIDE))
 
 
 def _wasteful(layout: Layout, c: Configuration) -> str | None:
@@ -183,17 +200,20 @@ def _wasteful(layout: Layout, c: Configuration) -> str | None:
 def plan(problem: Problem, device: Device, configuration: Configuration) -> Plan:
     """The plan that uses this configuration."""
     c = configuration
-    layout = Layout.of(problem, c.swap, c.splits, device)
+    layout = Layout.of(problem, c, device)
     p = layout.problem
     stages: list[Stage] = []
     workspace_bytes = layout.workspace_bytes
     if schemes := schemes_of(problem):
         # The second pair of launches returns at once if the first one does.
-        for scheme, runs in ((schemes.ordinary, Runs.IF_PLANES_SUFFICE), (schemes.wide, Runs.IF_THEY_DO_NOT)):
-            each = Layout.of(problem, c.swap, c.splits, device, scheme)
+        first = Runs.ALWAYS if c.raw else Runs.IF_PLANES_SUFFICE
+        for scheme, runs in ((schemes.ordinary, first), (schemes.wide, Runs.IF_THEY_DO_NOT)):
+            each = Layout.of(problem, c, device, scheme)
             assert each.split is not None
             own = _for_wide(c) if scheme.wide else c
-            stages.append(planes.split_stage(each.split, scheme, each.census, p.batch, device))
+            unsplit = [one for one in each.split if one.planes.is_copy]
+            if unsplit:
+                stages.append(planes.split_stage(unsplit, scheme, each.verdict, p.batch, device))
             stages.append(product_stage(each, device, own, runs))
             workspace_bytes = max(workspace_bytes, each.workspace_bytes)
     else:
@@ -215,6 +235,26 @@ def plan(problem: Problem, device: Device, configuration: Configuration) -> Plan
     )
 
 
+def packing(problem: Problem, device: Device) -> Plan | None:
+    """How the packed operand of a problem becomes what products read: that is the output of this plan. None if this
+    family has no use for it."""
+    schemes = None if rejects(problem, device) else schemes_of(problem)
+    if schemes is None:
+        return None
+    p = fastest_first(problem)
+    source: Buffer = "a" if p.a.packed else "b"
+    matrix = p.a if p.a.packed else p.b.transposed
+    split = planes.Split.packed(matrix, source, p.batch, schemes.ordinary, "out", device)
+    out = Matrix(torch.uint8, 1, split.end, 0, 1, (), ALIGNMENT)
+    return Plan(
+        problem=replace(problem, out=out, out_shape=(split.end,)),
+        device=device,
+        name="split",
+        stages=(planes.split_stage([split], schemes.ordinary, None, p.batch, device),),
+        cycles=sm90_cost.split_cycles(split.planes.bytes(p.batch)),
+    )
+
+
 def _cycles(layout: Layout, device: Device, c: Configuration) -> float:
     p, a, b, out = layout.problem, layout.a, layout.b, layout.out
     tiles_m, tiles_n = cluster_tiles(p, c)
@@ -228,7 +268,9 @@ def _cycles(layout: Layout, device: Device, c: Configuration) -> float:
             splits=c.splits,
             units=tiles_m * tiles_n * c.cluster * c.splits * p.batches,
             steps=math.ceil(layout.k_steps / c.splits),
-            planes=layout.planes,
+            a_planes=layout.planes_of_each[0],
+            b_planes=layout.planes_of_each[1],
+            raw=layout.a_is_raw,
             batches=p.batches,
             narrow_panels=layout.planes == 1 and c.tile_n > TILE_K and c.tile_n % TILE_K != 0,
             loaded_columns=b_extent(layout, c),
@@ -238,6 +280,7 @@ def _cycles(layout: Layout, device: Device, c: Configuration) -> float:
             reread_bytes=a_bytes * (tiles_n - 1) + b_bytes * (tiles_m - 1),
             output_elements=p.m * p.n * p.batches,
             realigned_bytes=0 if layout.split else is_copied,
+            is_float32=layout.split is not None,
             split_bytes=is_copied if layout.split else 0,
             stored_by_threads=not out.aligned,
             reduced=out.is_partial,

@@ -108,6 +108,9 @@ _SPLIT: Final = 15600.0
 _SPLIT_BYTES: Final = 2320.0  # a clock, read and written
 _IDLE_LAUNCHES: Final = 5300.0  # of the wide scheme, which as a rule has nothing to do
 _FASTER_CLOCK: Final = 1.13  # of the CUDA cores, which do what the tensor cores do not: float32 counts theirs
+# By consumers: of a step along K that they split themselves, and for each column of the tile.
+_RAW_STEP: Final = {1: (1150.0, 5.0), 2: (1450.0, 12.2)}
+_RAW_READ: Final = 2300.0  # bytes a clock
 _PAIRS_IN_BATCHES: Final = 1.8  # more clocks of pairs of blocks where there are several matrices of planes
 
 
@@ -121,7 +124,9 @@ class Work:
     splits: int
     units: int  # tiles of all splits and matrices, those included that only fill a cluster
     steps: int  # of 64 along K, for one unit
-    planes: int  # of each operand
+    a_planes: int
+    b_planes: int
+    raw: bool  # A is split by those who multiply
     batches: int
     narrow_panels: bool  # lines of B in shared memory are short
     loaded_columns: int  # of B, for a tile
@@ -131,9 +136,20 @@ class Work:
     reread_bytes: int  # of operands that several tiles read, each time after the first
     output_elements: int
     realigned_bytes: int
-    split_bytes: int  # of planes
+    is_float32: bool  # the operands are planes
+    split_bytes: int  # of those planes that are not packed
     stored_by_threads: bool
     reduced: bool
+
+    @property
+    def planes(self) -> int:
+        """The most that an operand has."""
+        return max(self.a_planes, self.b_planes)
+
+    @property
+    def products(self) -> int:
+        """Of planes that are not too small together."""
+        return sum(min(self.b_planes, self.planes - a) for a in range(self.a_planes))
 
 
 def cycles(work: Work, device: Device) -> float:
@@ -148,7 +164,8 @@ def cycles(work: Work, device: Device) -> float:
         arithmetic *= _PAIRS_IN_BATCHES
     arithmetic += rates.last_store * elements + rates.start + (rates.cluster_start if work.cluster > 1 else 0.0)
 
-    reading = (work.input_bytes + rates.reread * work.reread_bytes) / rates.read
+    read = _RAW_READ if work.raw else rates.read
+    reading = (work.input_bytes + rates.reread * work.reread_bytes) / read
     if work.splits > 1:
         reading *= 1 + _STRIPES * (1 - work.tile_n / 256)
     memory = reading + work.output_elements * 2 * work.planes / rates.write + rates.memory_start
@@ -158,16 +175,26 @@ def cycles(work: Work, device: Device) -> float:
     if work.realigned_bytes:
         total += _REALIGN + 2 * work.realigned_bytes / _REALIGNED
     if work.split_bytes:
-        total += _SPLIT + 2 * work.split_bytes / _SPLIT_BYTES + _IDLE_LAUNCHES
+        total += split_cycles(work.split_bytes)
+    if work.is_float32:
+        total += _IDLE_LAUNCHES
     if work.reduced:
         total += rates.reduce + work.output_elements * work.splits * 4 / rates.partial
     # The timer counts in the times of the other family, too.
-    return total * _FASTER_CLOCK if work.split_bytes else total - _TIMER
+    return total * _FASTER_CLOCK if work.is_float32 else total - _TIMER
+
+
+def split_cycles(split_bytes: int) -> float:
+    """The clocks of the launch that makes planes of so many bytes."""
+    return _SPLIT + 2 * split_bytes / _SPLIT_BYTES
 
 
 def _step(work: Work, rates: _Rates) -> float:
     consumers = work.tile_m // 64
-    products = 4 * work.planes * (work.planes + 1) // 2
+    if work.raw:
+        split, column = _RAW_STEP[consumers]
+        return split + column * work.tile_n
+    products = 4 * work.products
     share = rates.share_of_two_consumers if consumers > 1 else rates.share_of_one_consumer
     if work.narrow_panels:
         share *= _SHARE_OF_NARROW_PANELS
@@ -179,7 +206,7 @@ def _step(work: Work, rates: _Rates) -> float:
         multiply *= rates.alone
     a_lines = work.tile_m * (1 + work.a_straddles)
     b_lines = work.loaded_columns / work.cluster * (1 + work.b_straddles)
-    load = work.planes * (a_lines + b_lines) * 128 / rates.l2_bytes
+    load = (work.a_planes * a_lines + work.b_planes * b_lines) * 128 / rates.l2_bytes
     return max(multiply, load, rates.least_step) + rates.step + rates.promotion * work.tile_m * work.tile_n
 
 

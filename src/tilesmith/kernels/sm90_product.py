@@ -10,9 +10,9 @@ import torch
 
 from tilesmith.device import Device
 from tilesmith.kernels import operand, planes, result
-from tilesmith.kernels.operand import MOST_BATCH_DIMENSIONS, TILE_K, WORKSPACE_ALIGNMENT, Operand, round_up
-from tilesmith.kernels.planes import SCHEMES, Scales, Scheme, Schemes, Split
-from tilesmith.kernels.result import CUDA_TYPES, Result, Staging, Store
+from tilesmith.kernels.operand import CUDA_TYPES, MOST_BATCH_DIMENSIONS, TILE_K, WORKSPACE_ALIGNMENT, Operand, round_up
+from tilesmith.kernels.planes import SCHEMES, Scheme, Schemes, Split
+from tilesmith.kernels.result import Result, Staging, Store
 from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, Wgmma
 from tilesmith.problem import Problem
 
@@ -27,8 +27,8 @@ SHORT_K: Final = 512  # in sums up to this, what two planes leave out may be mor
 
 # Registers of a producer's and of a consumer's thread. They come from the pool of a block that started with
 # registers_per_sm / threads for each.
-_PRODUCER_REGISTERS: Final = 40
-_CONSUMER_REGISTERS: Final = 232
+_REGISTERS: Final = (40, 232)
+_REGISTERS_OF_RAW: Final = {1: (24, 248), 2: (24, 240)}  # by consumers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Configuration:
     cluster: int = 1  # tiles one below the other that share columns of B
     splits: int = 1
     swap: bool = False  # compute the transposed product: few rows become few columns
+    raw: bool = False  # float32 rows of A are split by those who multiply them, and not by a launch of their own
 
     def __str__(self) -> str:
         parts = [f"{self.tile_m}x{self.tile_n}"]
@@ -49,6 +50,8 @@ class Configuration:
             parts.append(f"split {self.splits}")
         if self.swap:
             parts.append("transposed")
+        if self.raw:
+            parts.append("raw")
         return " ".join(parts)
 
     @property
@@ -62,11 +65,11 @@ class Configuration:
 
 def schemes_of(problem: Problem) -> Schemes | None:
     """How float32 operands become 16-bit ones; None if they are 16-bit ones already."""
-    return SCHEMES[problem.accuracy] if problem.a.dtype == torch.float32 else None
+    return SCHEMES[problem.accuracy] if torch.float32 in (problem.a.dtype, problem.b.dtype) else None
 
 
 class Runs(IntEnum):
-    """enum Runs of sm90.cu."""
+    """enum Runs of kernels/sm90/types.cuh."""
 
     ALWAYS = 0
     IF_PLANES_SUFFICE = 1
@@ -92,12 +95,13 @@ class Layout:
     workspace_bytes: int
     scheme: Scheme | None = None
     split: tuple[Split, Split] | None = None  # A and B, if they are planes
-    census: int = 0  # offset in the workspace
+    verdict: int = 0  # offset in the workspace
 
     @classmethod
-    def of(cls, problem: Problem, swap: bool, splits: int, device: Device, scheme: Scheme | None = None) -> "Layout":
+    def of(cls, problem: Problem, c: Configuration, device: Device, scheme: Scheme | None = None) -> "Layout":
         """`scheme`: of float32 operands, the ordinary one if none is given."""
-        p = _fastest_first(problem.transposed if swap else problem)
+        swap, splits = c.swap, c.splits
+        p = fastest_first(problem.transposed if swap else problem)
         end = 0
         out = result.direct(p.out, p.batch) if splits == 1 else None
         if out is None:
@@ -106,12 +110,11 @@ class Layout:
         sources: tuple[Buffer, Buffer] = ("b", "a") if swap else ("a", "b")
         if schemes := schemes_of(problem):
             scheme = scheme or schemes.ordinary
-            census, end = end, round_up(end + planes.census_bytes(device), WORKSPACE_ALIGNMENT)
-            a_scales = Scales.of(p.a, p.batch, end)
-            b_scales = Scales.of(p.b.transposed, p.batch, a_scales.end)
-            a_split = Split.of(p.a, sources[0], p.batch, scheme, a_scales, b_scales.end)
-            b_split = Split.of(p.b.transposed, sources[1], p.batch, scheme, b_scales, a_split.end)
-            return cls(p, a_split.planes, b_split.planes, out, b_split.end, scheme, (a_split, b_split), census)
+            verdict = end + planes.verdict_offset(device)
+            raw_parts = splits if c.raw else 0
+            split, end = planes.split_pair((p.a, p.b.transposed), sources, p.batch, scheme, end, device, raw_parts)
+            raw_a = operand.direct(p.a, sources[0]) if c.raw else None
+            return cls(p, raw_a or split[0].planes, split[1].planes, out, end, scheme, split, verdict)
         a = operand.direct(p.a, sources[0])
         if a is None:
             a, end = operand.realigned(p.a, p.batch, end)
@@ -126,12 +129,20 @@ class Layout:
 
     @property
     def planes(self) -> int:
-        """Of which the kernel makes products."""
-        return self.scheme.planes if self.scheme else 1
+        """The most that an operand has."""
+        return max(self.planes_of_each)
 
     @property
-    def scales(self) -> tuple[Scales, ...]:
-        return tuple(each.scales for each in self.split or ())
+    def a_is_raw(self) -> bool:
+        """The kernel reads A as it is, and splits it."""
+        return self.split is not None and self.a.planes == 1 and self.a.dtype == torch.float32
+
+    @property
+    def planes_of_each(self) -> tuple[int, int]:
+        """Of A and of B, as the kernel makes products of them."""
+        if self.scheme is None:
+            return 1, 1
+        return self.scheme.of(self.a.matrix.dtype).planes, self.scheme.of(self.b.matrix.dtype).planes
 
     @property
     def scale(self) -> Scale:
@@ -140,7 +151,7 @@ class Layout:
         return Scale.EXPONENTS if self.scheme.wide else Scale.FACTORS
 
 
-def _fastest_first(problem: Problem) -> Problem:
+def fastest_first(problem: Problem) -> Problem:
     a, b, out = (replace(x, batch_strides=x.batch_strides[::-1]) for x in (problem.a, problem.b, problem.out))
     return replace(problem, batch=problem.batch[::-1], a=a, b=b, out=out)
 
@@ -154,6 +165,7 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     at_once = _blocks_where_b_stays(p, device, c) if b_stays else device.sm_count // c.cluster
     clusters = min(tiles, at_once)
     arguments = _arguments(layout, device, c)
+    producer_registers, consumer_registers = _REGISTERS_OF_RAW[c.consumers] if layout.a_is_raw else _REGISTERS
     constants: dict[str, Constant] = {
         "Output": CUDA_TYPES[out.dtype],
         "tile_m": c.tile_m,
@@ -161,10 +173,13 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         "b_extent": b_extent(layout, c),
         "stages": stages,
         "planes": layout.planes,
+        "a_planes": layout.planes_of_each[0],
+        "b_planes": layout.planes_of_each[1],
         "scale": int(layout.scale),
         "runs": int(runs),
         "widest_promoted": WIDEST_PROMOTED,
-        "with_least_product": layout.planes == 2 and p.k <= SHORT_K,
+        "with_least_product": layout.planes_of_each == (2, 2) and p.k <= SHORT_K,
+        "a_is_raw": layout.a_is_raw,
         "a_slabs": planes.slabs(a.matrix, p.batch) if layout.split else 1,
         "b_slabs": planes.slabs(b.matrix, p.batch) if layout.split else 1,
         "cluster": c.cluster,
@@ -181,8 +196,8 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         "store_buffers": staging.buffers,
         "store_waits": out.dtype.itemsize == _OPERAND_BYTES and tiles > clusters,
         "threads": c.threads,
-        "producer_registers": _PRODUCER_REGISTERS,
-        "consumer_registers": _CONSUMER_REGISTERS,
+        "producer_registers": producer_registers,
+        "consumer_registers": consumer_registers,
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
@@ -193,18 +208,21 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     else:
         addresses.append(Address(_OUT_ADDRESS, out.buffer, out.offset))
     if layout.split:
-        offsets = (
-            *(s.wide_exponents if layout.scale is Scale.EXPONENTS else s.factors for s in layout.scales),
-            *(layout.census, layout.census + planes.verdict_offset(device)),
-        )
-        addresses += (Address(at, "workspace", offset) for at, offset in zip(_SCALE_ADDRESSES, offsets, strict=True))
+        for each, at, census_at in zip(layout.split, _SCALES_ADDRESSES, _CENSUS_ADDRESSES, strict=True):
+            found = each.findings
+            undo = found.scales.wide_exponents if layout.scale is Scale.EXPONENTS else found.scales.factors
+            addresses += [Address(at, found.buffer, undo), Address(census_at, found.buffer, found.censuses)]
+        addresses.append(Address(_VERDICT_ADDRESS, "workspace", layout.verdict))
+        if layout.a_is_raw:
+            scales = layout.split[0].findings.scales
+            addresses.append(Address(_EXPONENTS_ADDRESS, "workspace", scales.slab_exponents))
     return Stage(
         kernel=Kernel(
             "sm90",
             "kernels/sm90.cu",
             tuple(constants.items()),
             shared_bytes,
-            Wgmma(c.tile_n, a.dtype, a.mn_major, b.mn_major),
+            Wgmma(c.tile_n, b.dtype, a.mn_major, b.mn_major, a_in_registers=layout.a_is_raw),
         ),
         grid=(clusters * c.cluster, 1, 1),
         threads=c.threads,
@@ -222,7 +240,9 @@ def shared_memory(layout: Layout, device: Device, c: Configuration) -> tuple[int
     staged = c.tile_m * staging.buffers * (staging.chunk * layout.out.dtype.itemsize + staging.padding)
     if layout.scale is not Scale.NONE:
         staged += c.consumers * c.tile_n * _SCALE_BYTES
-    a_bytes, b_bytes = c.tile_m * TILE_K * _OPERAND_BYTES, b_extent(layout, c) * TILE_K * _OPERAND_BYTES
+    a_bytes, b_bytes = (rows * TILE_K * _OPERAND_BYTES for rows in (c.tile_m, b_extent(layout, c)))
+    if layout.a_is_raw:
+        a_bytes, b_bytes = c.tile_m * TILE_K * layout.a.dtype.itemsize, layout.planes * b_bytes
     stage, once = a_bytes + b_bytes + _BARRIER_BYTES, staged
     if _b_stays(layout, device, c):
         stage, once = stage - b_bytes, once + layout.planes * b_bytes
@@ -234,7 +254,9 @@ def shared_memory(layout: Layout, device: Device, c: Configuration) -> tuple[int
 
 
 def _staging(layout: Layout, c: Configuration) -> Staging:
-    return layout.out.staging(c.tile_n, by_rows=_only_stores(layout), lean=layout.planes > 1 and layout.k_steps > 1)
+    planes = layout.planes > 1
+    by_rows = _only_stores(layout)
+    return layout.out.staging(c.tile_n, by_rows=by_rows, overlapped=planes, lean=planes and not by_rows)
 
 
 def b_extent(layout: Layout, c: Configuration) -> int:
@@ -280,19 +302,23 @@ def _band(layout: Layout) -> int:
     return 1 if _only_stores(layout) else 8
 
 
-# In struct Parameters of sm90.cu.
+# In struct Parameters of kernels/sm90/types.cuh.
 _OUT_ADDRESS: Final = 384
-_SCALE_ADDRESSES: Final = (512, 536, 560, 568)  # of A, of B; the census and the verdict
+_SCALES_ADDRESSES: Final = (512, 536)  # of A, of B
+_CENSUS_ADDRESSES: Final = (560, 568)
+_VERDICT_ADDRESS: Final = 576
+_EXPONENTS_ADDRESS: Final = 592  # of a raw A
 
 
 def _arguments(layout: Layout, device: Device, c: Configuration) -> bytes:
-    """struct Parameters of sm90.cu, which asserts its size."""
+    """struct Parameters of kernels/sm90/types.cuh, which asserts its size."""
     p, out = layout.problem, layout.out
     padding = (0,) * (MOST_BATCH_DIMENSIONS - len(p.batch))
     out_strides = (0,) * len(p.batch) if out.is_partial else out.batch_strides
-    scales = [(each.scales.pitch, *each.matrix_steps, *padding) for each in layout.split or ()] or [(0, 0, 0, 0)] * 2
+    split = layout.split or ()
+    scales = [(each.findings.scales.pitch, *each.matrix_steps, *padding) for each in split] or [(0, 0, 0, 0)] * 2
     fields = struct.pack(
-        "<384x2q2i3q20iq4iq4i2qi",
+        "<384x2q2i3q20iq4iq4i3q2iqi",
         *(0, out.line_stride, out.lines, out.length),
         *(*out_strides, *padding),
         *(
@@ -306,9 +332,10 @@ def _arguments(layout: Layout, device: Device, c: Configuration) -> bytes:
         *(*p.batch, *padding),
         *(*(int(stride != 0) for stride in layout.a.batch_strides), *padding),
         *(*(int(stride != 0) for stride in layout.b.batch_strides), *padding),
-        *(p.k, layout.a.plane_depth, 0),
+        *(p.m, p.k, layout.b.plane_depth),
         *(0, *scales[0]),
         *(0, *scales[1]),
-        *(0, 0, planes.census_blocks(layout.split, p.batch, device) if layout.split else 0),
+        *(0, 0, 0, *([each.findings.blocks for each in split] or (0, 0))),
+        *(0, split[0].findings.scales.slab_pitch if split else 0),
     )
     return fields.ljust(round_up(len(fields), 64), b"\0")

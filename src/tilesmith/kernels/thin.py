@@ -1,13 +1,15 @@
-"""The `thin` family: float32 products of a few rows (or columns) on the CUDA cores, which read the other
+"""The `thin` family: float32 products of a few rows (or columns) on the tensor cores in double, which read the other
 operand once.
 
-K is cut into parts of at most 512, whose sums a last launch adds in order. Within a part, sums are of 64 products at
-most, or a tree.
+Products are exact, and sums are rounded to float once. K is shared by the warps of a block and the blocks of a
+cluster; where that is not enough, it is cut into parts, whose rounded sums a last launch adds in order.
 """
 
+import itertools
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -22,24 +24,53 @@ from tilesmith.problem import Matrix, Problem
 
 # Of kernels/thin.cu.
 _MOST_ROWS: Final = 16
-_THREADS: Final = 128
-_MOST_K: Final = 512  # of a part
-_LEAST_K: Final = 64
-_BLOCKS_PER_SM: Final = 3
+_GROUP_ROWS: Final = 8
+_WARP_COLUMNS: Final = 64
+_STEP_K: Final = 16
+_WARPS: Final = {1: 8, 2: 6}  # by groups of rows: as many as there are registers for
+_BLOCKS_PER_SM: Final = 2
+_STAGES: Final = 3
+_COLUMN_WARPS: Final = (1, 2)  # side by side; the others take turns along K
+_CLUSTERS: Final = (1, 2, 4, 8)
+_PARTS: Final = (1, 2, 4, 8, 16)
 
-# Clocks, and bytes and multiply-adds a clock. Estimates: docs/measured.md has what they are worth.
-_START: Final = 14000.0
-_READ: Final = 2150.0
-_PARTIAL: Final = 1100.0
-_LATENCY: Final = 175.0  # clocks of a step along K, however few threads there are
-_SHARE: Final = 0.6  # of the SM's multiply-adds
+# Clocks, and bytes and multiply-adds a clock.
+_START: Final = 9000.0
+_CLUSTER: Final = 500.0
+_REDUCE: Final = 3500.0
+_READ: Final = 2350.0
+_READ_CACHE: Final = 2800.0  # with the rows of A, which each block reads again
+_READ_BLOCK: Final = 17.0
+_MULTIPLY: Final = 50.0  # of an SM, conversions included
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a block does."""
+
+    warps: int
+    column_warps: int
+    cluster: int  # blocks that share K
+    parts: int  # of K, apart from that
+
+    @property
+    def k_warps(self) -> int:
+        return self.warps // self.column_warps
+
+    @property
+    def columns(self) -> int:
+        return self.column_warps * _WARP_COLUMNS
+
+    @property
+    def shares(self) -> int:
+        return self.cluster * self.parts
 
 
 def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
     if device.capability != (9, 0):
-        return "starts its launches as only compute capability 9.0 can"
-    if problem.a.dtype != torch.float32 or problem.accuracy == "ieee":
+        return "needs the tensor cores and the clusters of compute capability 9.0"
+    if {problem.a.dtype, problem.b.dtype} != {torch.float32} or problem.accuracy == "ieee":
         return "is for float32, and does not sum in one chain"
     if problem.k == 0 or problem.is_empty:
         return "there is nothing to multiply"
@@ -57,7 +88,8 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
-    yield Candidate("thin", _cycles(problem, device), partial(plan, problem, device))
+    p = _oriented(problem)
+    yield Candidate("thin", _cycles(p, device, _cut(p, device)), partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -72,9 +104,10 @@ def plan(problem: Problem, device: Device) -> Plan:
     buffers: tuple[Buffer, Buffer] = ("a", "b") if p is problem else ("b", "a")
     along_k = _along_k(p)
     lines = p.b.transposed if along_k else p.b
-    column_blocks, part_k, parts = _cut(p, device)
-    if parts > 1:
-        out = result.partial(p.out, parts, 0)
+    cut = _cut(p, device)
+    column_blocks = math.ceil(p.n / cut.columns)
+    if cut.parts > 1:
+        out = result.partial(p.out, cut.parts, 0)
         out_strides = (1, out.line_stride) if out.along_m else (out.line_stride, 1)
         part_stride, workspace_bytes, target = out.batch_strides[0], out.bytes, Address(16, "workspace")
     else:
@@ -86,36 +119,45 @@ def plan(problem: Problem, device: Device) -> Plan:
         *(p.a.row_stride, p.a.column_stride),
         lines.row_stride,
         *(part_stride, *out_strides),
-        *(p.m, p.n, p.k, part_k, column_blocks, 0),
+        *(p.m, p.n, p.k, _share_k(p, cut), column_blocks, 0),
     )
+    row_groups = _row_groups(p)
+    slot_bytes = (_WARP_COLUMNS + row_groups * _GROUP_ROWS) * _STEP_K * p.a.dtype.itemsize
+    shared_bytes = cut.warps * _STAGES * slot_bytes
     constants: dict[str, Constant] = {
-        "rows": 1 << (p.m - 1).bit_length(),
-        "columns": _columns(p),
+        "row_groups": row_groups,
+        "column_warps": cut.column_warps,
+        "cluster": cut.cluster,
+        "stages": _STAGES,
+        "a_vectors": aligned_lines(p.a),
         "b_along_k": along_k,
         "b_aligned": aligned_lines(lines),
-        "threads": _THREADS,
+        "threads": 32 * cut.warps,
+        "blocks_per_sm": _BLOCKS_PER_SM,
+        "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
     stages = [
         Stage(
-            kernel=Kernel("thin", "kernels/thin.cu", tuple(constants.items()), 0),
-            grid=(column_blocks * parts, 1, 1),
-            threads=_THREADS,
+            kernel=Kernel("thin", "kernels/thin.cu", tuple(constants.items()), shared_bytes),
+            grid=(column_blocks * cut.shares, 1, 1),
+            threads=32 * cut.warps,
             arguments=arguments,
             addresses=(Address(0, buffers[0]), Address(8, buffers[1]), target),
+            cluster=cut.cluster,
             awaits_predecessor=True,
         )
     ]
-    if parts > 1:
-        stages.append(result.reduce_stage(p, out, parts))
+    if cut.parts > 1:
+        stages.append(result.reduce_stage(p, out, cut.parts))
     return Plan(
         problem=problem,
         device=device,
         name="thin",
         stages=tuple(stages),
-        cycles=_cycles(problem, device),
+        cycles=_cycles(p, device, cut),
         workspace_bytes=workspace_bytes,
-        splits=parts,
+        splits=cut.parts,
     )
 
 
@@ -129,9 +171,8 @@ def _along_k(problem: Problem) -> bool:
     return _is_line(problem.b.transposed) and (problem.b.columns == 1 or not _is_line(problem.b))
 
 
-def _columns(problem: Problem) -> int:
-    """Of a thread, or of a warp. With many rows, registers for fewer."""
-    return 2 if problem.m > 8 and not _along_k(problem) else 4
+def _row_groups(problem: Problem) -> int:
+    return math.ceil(problem.m / _GROUP_ROWS)
 
 
 def _is_line(lines: Matrix) -> bool:
@@ -139,26 +180,31 @@ def _is_line(lines: Matrix) -> bool:
     return lines.columns == 1 or lines.column_stride == 1
 
 
-def _cut(problem: Problem, device: Device) -> tuple[int, int, int]:
-    """Blocks side by side, K of a part, and parts: so that all SMs have enough to do."""
-    blocks = device.sm_count * _BLOCKS_PER_SM
-    if _along_k(problem):
-        most = math.ceil(problem.n / (_columns(problem) * _THREADS // 32))
-        part_k = min(_MOST_K, round_up(problem.k, _LEAST_K))
-        parts = math.ceil(problem.k / part_k)
-        return min(most, max(blocks // parts, 1)), part_k, parts
-    column_blocks = math.ceil(problem.n / (_columns(problem) * _THREADS))
-    wanted = math.ceil(problem.k / max(blocks // column_blocks, 1))
-    part_k = min(max(round_up(wanted, _LEAST_K), _LEAST_K), _MOST_K)
-    return column_blocks, part_k, math.ceil(problem.k / part_k)
+def _cut(problem: Problem, device: Device) -> _Cut:
+    """The cheapest one in which every warp has something to do."""
+    warps = _WARPS[_row_groups(problem)]
+    cuts = itertools.starmap(_Cut, itertools.product((warps,), _COLUMN_WARPS, _CLUSTERS, _PARTS))
+    suited = (c for c in cuts if c.shares == 1 or problem.k >= c.shares * c.k_warps * _STEP_K)
+    return min(suited, key=partial(_cycles, problem, device))
 
 
-def _cycles(problem: Problem, device: Device) -> float:
-    p = _oriented(problem)
-    _, part_k, parts = _cut(p, device)
-    rows = 1 << (p.m - 1).bit_length()
-    reading = p.k * p.n * 4 / _READ
-    multiplying = rows * p.k * p.n / (_SHARE * device.multiply_adds_per_clock * device.sm_count)
-    adding = 8 * p.m * p.n * parts / _PARTIAL if parts > 1 else 0.0
-    waiting = 0.0 if _along_k(p) else part_k * _LATENCY
-    return _START + max(reading, multiplying, waiting) + adding
+def _share_k(problem: Problem, cut: _Cut) -> int:
+    """K of a block. The last one may have less."""
+    return round_up(math.ceil(problem.k / cut.shares), _STEP_K)
+
+
+def _cycles(problem: Problem, device: Device, cut: _Cut) -> float:
+    """Clocks of an oriented problem."""
+    p = problem
+    column_blocks = math.ceil(p.n / cut.columns)
+    blocks = column_blocks * cut.shares
+    block_b = _share_k(p, cut) * min(cut.columns, p.n)  # elements
+    waves = math.ceil(blocks / (device.sm_count * _BLOCKS_PER_SM))
+    reading = max(
+        4 * p.k * p.n / _READ,
+        4 * p.k * (p.n + p.m * column_blocks) / _READ_CACHE,
+        4 * block_b * waves / _READ_BLOCK,
+    )
+    multiplying = _row_groups(p) * _GROUP_ROWS * block_b * math.ceil(blocks / device.sm_count) / _MULTIPLY
+    more = (_CLUSTER if cut.cluster > 1 else 0.0) + (_REDUCE if cut.parts > 1 else 0.0)
+    return _START + max(reading, multiplying) + more

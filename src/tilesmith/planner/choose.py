@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tilesmith.device import Device
-from tilesmith.kernels import FAMILIES
+from tilesmith.kernels import FAMILIES, sm90
 from tilesmith.kernels.family import Candidate
 from tilesmith.plan import Plan, Rejection
 from tilesmith.problem import Problem
@@ -25,3 +25,13 @@ def choose(problem: Problem, device: Device) -> Plan:
             more = candidate.cycles / best.cycles
             rejections.append(Rejection(candidate.name, f"expected to take {more:.2f} times as long"))
     return replace(best.plan(), rejections=tuple(rejections))
+
+
+def is_possible(problem: Problem, device: Device) -> bool:
+    """Whether any family can do it: of operands of one type, all problems are."""
+    return any(family.rejects(problem, device) is None for family in FAMILIES)
+
+
+def packing(problem: Problem, device: Device) -> Plan | None:
+    """The plan that packs the operand of the problem that is to be; None if no family gains from it."""
+    return sm90.packing(problem, device)

@@ -1,5 +1,5 @@
 // C = A B on the CUDA cores: the textbook chain of multiply-adds over K, in order, for any
-// element type and any strides; or chains over short pieces of K, which are added (plan::short_sums).
+// element type and any strides.
 //
 // A block computes a tile of C. Tiles of A and B pass through two buffers in shared memory:
 // while one is multiplied, the next is on its way from global memory in registers; and while
@@ -26,8 +26,6 @@ using plan::Accumulator;
 using plan::Element;
 using plan::Index;
 using plan::Output;
-
-constexpr int short_sum = 64;  // of K
 
 constexpr int lanes_m = 4;
 constexpr int lanes_n = 8;
@@ -131,7 +129,6 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       b_tile(b, first_n, n, p.b_stride_n, p.b_stride_k);
 
   Accumulator sum[plan::thread_m][plan::thread_n] = {};
-  Accumulator whole[plan::thread_m][plan::thread_n] = {};  // what short sums add up to
 
   a_tile.load(k);
   b_tile.load(k);
@@ -145,7 +142,6 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   fragments[0].read(a_row, b_row);
 
   int buffer = 0;
-  int tiles_summed = 0;
   for (Index k_left = k; k_left > 0; k_left -= plan::tile_k) {
 #pragma unroll
     for (int kk = 0; kk < plan::tile_k; ++kk) {
@@ -170,19 +166,6 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 #pragma unroll
         for (int j = 0; j < plan::thread_n; ++j) sum[i][j] = multiply_add(now.a[i], now.b[j], sum[i][j]);
     }
-    if constexpr (plan::short_sums) {
-      constexpr int most = short_sum / plan::tile_k;
-      if (++tiles_summed == most || k_left <= plan::tile_k) {
-        tiles_summed = 0;
-#pragma unroll
-        for (int i = 0; i < plan::thread_m; ++i)
-#pragma unroll
-          for (int j = 0; j < plan::thread_n; ++j) {
-            whole[i][j] += sum[i][j];
-            sum[i][j] = 0;
-          }
-      }
-    }
   }
 
   constexpr int width = plan::out_vector;
@@ -194,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       const Index column = first_n + warp_first_n + group_offset<lanes_n>(lane_n, j);
       Vector<Output, width> stored;
 #pragma unroll
-      for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>((plan::short_sums ? whole : sum)[i][j + e]);
+      for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
       if (row < m && column < n)
         *reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n) = stored;
     }

@@ -1,21 +1,30 @@
-// C = A B for a few rows of A, on the CUDA cores: B is read once, and a value of it meets all rows at once.
-// K is cut into short parts, each with blocks of its own; their sums are added by another launch.
+// C = A B for up to 16 rows of A, on the tensor cores in double: products are exact, sums are rounded to float once.
 //
-//   plan::b_along_k false   the lines of B run along N: a thread has a few columns, and walks along K
-//   plan::b_along_k true    they run along K: a warp has four columns, its lanes share K
-//
-// A part of A is kept in shared memory.
+// The instruction's M is 16 columns of B, its N is 8 rows of A. The lanes of a warp copy what
+// they need, several steps along K ahead: no warp waits for another before the end. The warps of a block share its
+// columns, or take turns along K, and so do the blocks of a cluster, whose sums are added in their order. Beyond that,
+// K is cut into parts, whose sums are added by another launch.
 
+#include "ptx/barrier.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/dmma.cuh"
 #include "ptx/grid.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/warp.cuh"
 #include "vector.cuh"
 
 namespace tilesmith {
 
-constexpr int rows = plan::rows;
-constexpr int columns = plan::columns;  // of a thread, or of a warp
+constexpr int step_k = 16;
+constexpr int warp_columns = 64;
+constexpr int tiles = warp_columns / 16;  // the instruction's M
+constexpr int row_groups = plan::row_groups;
+constexpr int warps = plan::threads / 32;
+constexpr int k_warps = warps / plan::column_warps;  // that take turns along K
+constexpr int block_columns = plan::column_warps * warp_columns;
+constexpr int turn_k = k_warps * step_k;
 constexpr int vector = 4;
-constexpr int most_k = 512;    // of a part
-constexpr int short_sum = 64;  // of K
+constexpr int b_vectors = warp_columns * step_k / (32 * vector);  // of a lane in a step
 using Floats = Vector<float, vector>;
 
 struct Parameters {
@@ -26,187 +35,230 @@ struct Parameters {
   long long b_line_stride;
   long long out_part_stride, out_stride_m, out_stride_n;
   int m, n, k;
-  int part_k;         // of a part, the last one may have less
-  int column_blocks;  // that share a part
+  int share_k;        // of a block, a multiple of step_k
+  int column_blocks;  // side by side
   int unused;
 };
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
-// `count` values of a line of B, as far as it goes.
-template <int count>
-__device__ __forceinline__ Vector<float, count> load(const float* line, int at, int length) {
-  if (plan::b_aligned && at + count <= length)
-    return *reinterpret_cast<const Vector<float, count>*>(line + at);
-  Vector<float, count> x = {};
-#pragma unroll
-  for (int i = 0; i < count; ++i)
-    if (at + i < length)
-      x.element[i] = line[at + i];
-  return x;
-}
+// The operands of one step of a warp. A lane has the same four k for all its rows and columns: 4 (lane % 4) and the
+// next three. With row = lane / 4,
+//   a[r] has row 8 r + row,
+//   b[v] has column 8 v + row, where the lines of B run along K, or else
+//   b[v] has one k, the one of v % 4, and the four columns from 32 (v / 4) + 4 row on.
+struct Slot {
+  Floats b[b_vectors][32];
+  Floats a[row_groups][32];
 
-struct Part {
-  int first_k, depth;
-  float* out;
-
-  __device__ __forceinline__ Part(const Parameters& p) {
-    const int part = blockIdx.x / p.column_blocks;
-    first_k = part * p.part_k;
-    depth = min(p.part_k, p.k - first_k);
-    out = p.out + part * p.out_part_stride;
+  // Where the b of a row and of a quarter of the k is: in different banks, for those who copy and for those who read.
+  static __device__ __forceinline__ int place(int row, int quarter) {
+    return plan::b_along_k ? 4 * row + quarter : 8 * quarter + (row ^ 2 * quarter);
   }
 };
 
-// The sums of four columns in each thread.
-__device__ __forceinline__ void sum_along_n(const Parameters& p) {
-  __shared__ float a[most_k][rows];
-  const Part part(p);
-  for (int i = threadIdx.x; i < rows * p.part_k; i += plan::threads) {
-    const int m = i / p.part_k, k = i - m * p.part_k;
-    a[k][m] = m < p.m && k < part.depth ? p.a[m * p.a_stride_m + (part.first_k + k) * p.a_stride_k] : 0.0f;
-  }
-  __syncthreads();
+// Where a sum lies: its tile, row group, element of the fragment, and lane.
+using Sums = double[tiles][row_groups][4][32];
 
-  const int first_n = blockIdx.x % p.column_blocks * plan::threads * columns;
-  const int n = first_n + static_cast<int>(threadIdx.x) * columns;
-  const float* line = p.b + part.first_k * p.b_line_stride;
-  constexpr int at_once = 8;
-  // What is read ahead. All of it is inside of B, for all threads, in most blocks.
-  Vector<float, columns> ahead[at_once];
-  const bool all_columns = plan::b_aligned && first_n + plan::threads * columns <= p.n;
-  const auto fetch = [&](int first) {
-    if (all_columns && first + at_once <= part.depth) {
-#pragma unroll
-      for (int i = 0; i < at_once; ++i)
-        ahead[i] = *reinterpret_cast<const Vector<float, columns>*>(line + (first + i) * p.b_line_stride + n);
-    } else {
-#pragma unroll
-      for (int i = 0; i < at_once; ++i)
-        ahead[i] = load<columns>(line + (first + i) * p.b_line_stride, n, first + i < part.depth ? p.n : 0);
-    }
-  };
-  float sum[rows][columns] = {}, whole[rows][columns] = {};
-  fetch(0);
-  for (int first = 0; first < part.depth; first += at_once) {
-    Vector<float, columns> b[at_once];
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) b[i] = ahead[i];
-    fetch(first + at_once);
-#pragma unroll
-    for (int i = 0; i < at_once; ++i)
-#pragma unroll
-      for (int m = 0; m < rows; ++m) {
-        const float x = a[first + i][m];  // a part's depth is a multiple of at_once, or zeros follow
-#pragma unroll
-        for (int c = 0; c < columns; ++c) sum[m][c] = __fmaf_rn(x, b[i].element[c], sum[m][c]);
-      }
-    if ((first + at_once) % short_sum == 0 || first + at_once >= part.depth) {
-#pragma unroll
-      for (int m = 0; m < rows; ++m)
-#pragma unroll
-        for (int c = 0; c < columns; ++c) {
-          whole[m][c] += sum[m][c];
-          sum[m][c] = 0.0f;
-        }
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < rows; ++m)
-#pragma unroll
-    for (int c = 0; c < columns; ++c)
-      if (m < p.m && n + c < p.n)
-        part.out[m * p.out_stride_m + (n + c) * p.out_stride_n] = whole[m][c];
+struct Shared {
+  union {
+    Slot ring[plan::stages];
+    Sums sums;
+  } warp[warps];
+};
+static_assert(sizeof(Shared) == plan::shared_bytes);
+
+// The bytes of a vector that has no more than `count` elements.
+__device__ __forceinline__ int bytes_of(int count) {
+  return static_cast<int>(sizeof(float)) * min(max(count, 0), vector);
 }
 
-// Adds the lanes' values. Each step halves what a lane has to care for: lane by lane, they end up with two of 64 sums,
-// or with less.
-template <int count, int distance>
-__device__ __forceinline__ void add_lanes(float (&values)[count], int lane) {
-  if constexpr (distance > 0) {
-    if constexpr (count > 1) {
-      float half[count / 2];
-      const bool upper = lane & distance;
+// The first `count` elements of four, `stride` apart, and zeros for the others.
+__device__ __forceinline__ void copy_elements(unsigned to, const float* from, long long stride, int count) {
 #pragma unroll
-      for (int i = 0; i < count / 2; ++i) {
-        const float given = upper ? values[i] : values[i + count / 2];
-        const float kept = upper ? values[i + count / 2] : values[i];
-        half[i] = kept + __shfl_xor_sync(0xffffffffu, given, distance);
-      }
-      add_lanes<count / 2, distance / 2>(half, lane);
-#pragma unroll
-      for (int i = 0; i < count / 2; ++i) values[i] = half[i];
-    } else {
-      values[0] += __shfl_xor_sync(0xffffffffu, values[0], distance);
-      add_lanes<1, distance / 2>(values, lane);
-    }
-  }
+  for (int i = 0; i < vector; ++i)
+    ptx::copy_start_4(to + i * static_cast<int>(sizeof(float)), from + i * stride, i < count);
 }
 
-// The sums of four columns in each warp.
-__device__ __forceinline__ void sum_along_k(const Parameters& p) {
-  __shared__ alignas(16) float a[rows][most_k];
-  const Part part(p);
-  for (int i = threadIdx.x; i < rows * most_k; i += plan::threads) {
-    const int m = i / most_k, k = i % most_k;
-    a[m][k] = m < p.m && k < part.depth ? p.a[m * p.a_stride_m + (part.first_k + k) * p.a_stride_k] : 0.0f;
+// Copies the steps of a warp, one after the other.
+class Reader {
+ public:
+  __device__ __forceinline__ Reader(const Parameters& p, int first_n, int first_k, int end_k)
+      : p_(p), lane_(threadIdx.x % 32), k_(first_k), end_k_(end_k) {
+    const int row = lane_ / 4, k = first_k + lane_ % 4 * vector;
+    n_ = first_n + (plan::b_along_k ? b_row_ : b_row_ * vector);
+    all_columns_ = first_n + warp_columns <= p.n;
+    const int b_k = first_k + b_quarter_ * vector;
+    b_ = plan::b_along_k ? p.b + n_ * p.b_line_stride + b_k : p.b + b_k * p.b_line_stride + n_;
+    // Rows that are not there are copies of the last one: their sums are not stored.
+#pragma unroll
+    for (int r = 0; r < row_groups; ++r) a_[r] = p.a + min(8 * r + row, p.m - 1) * p.a_stride_m + k * p.a_stride_k;
   }
-  __syncthreads();
 
-  constexpr int sums = rows * columns;
-  constexpr int step = 32 * vector;
-  const int warps = p.column_blocks * (plan::threads / 32);
+  // The next step, or nothing. A group of copies in any case.
+  __device__ __forceinline__ void copy_next(Slot& slot) {
+    if (k_ < end_k_) {
+      if (all_columns_ && k_ + step_k <= p_.k)
+        copy<true>(slot);
+      else
+        copy<false>(slot);
+      k_ += turn_k;
+      b_ += plan::b_along_k ? turn_k : turn_k * p_.b_line_stride;
+#pragma unroll
+      for (int r = 0; r < row_groups; ++r) a_[r] += turn_k * p_.a_stride_k;
+    }
+    ptx::copy_commit();
+  }
+
+ private:
+  template <bool inside>
+  __device__ __forceinline__ void copy(Slot& slot) const {
+    const int a_k = k_ + lane_ % 4 * vector, k = k_ + b_quarter_ * vector;
+#pragma unroll
+    for (int v = 0; v < b_vectors; ++v) {
+      const float* from = b_ + (plan::b_along_k ? v * 8 * p_.b_line_stride : v % 4 * p_.b_line_stride + v / 4 * 32);
+      int count = vector;
+      if constexpr (!inside && plan::b_along_k)
+        count = n_ + v * 8 < p_.n ? p_.k - k : 0;
+      else if constexpr (!inside)
+        count = k + v % 4 < p_.k ? p_.n - n_ - v / 4 * 32 : 0;
+      const unsigned to = ptx::shared_address(&slot.b[v][Slot::place(b_row_, b_quarter_)]);
+      if constexpr (plan::b_aligned)
+        ptx::copy_start_16_of_line(to, from, bytes_of(count));
+      else
+        copy_elements(to, from, 1, count);
+    }
+#pragma unroll
+    for (int r = 0; r < row_groups; ++r) {
+      const unsigned to = ptx::shared_address(&slot.a[r][lane_]);
+      const int count = inside ? vector : p_.k - a_k;
+      if constexpr (plan::a_vectors)
+        ptx::copy_start_16_cached(to, a_[r], bytes_of(count));
+      else
+        copy_elements(to, a_[r], p_.a_stride_k, count);
+    }
+  }
+
+  const Parameters& p_;
+  const int lane_;
+  // What of B the lane copies. Lanes that are neighbours copy neighbours in memory, for each other if they have to.
+  const int b_row_ = plan::b_along_k ? lane_ / 4 : lane_ % 8;
+  const int b_quarter_ = plan::b_along_k ? lane_ % 4 : lane_ / 8;
+  int k_, n_;
+  const int end_k_;
+  bool all_columns_;
+  const float* b_;
+  const float* a_[row_groups];
+};
+
+// Adds the products of one step to the sums, and has the slot filled again as soon as it is read.
+__device__ __forceinline__ void multiply(double (&sum)[tiles][row_groups][4], Slot& slot, Reader& reader) {
   const int lane = threadIdx.x % 32;
-  const int warp = blockIdx.x % p.column_blocks * (plan::threads / 32) + threadIdx.x / 32;
-  for (int n = warp * columns; n < p.n; n += warps * columns) {
-    Floats ahead[columns];
-    const auto fetch = [&](int k) {
+  Floats few[row_groups], many[b_vectors];
 #pragma unroll
-      for (int c = 0; c < columns; ++c)
-        ahead[c] = load<vector>(p.b + min(n + c, p.n - 1) * p.b_line_stride + part.first_k, k, part.depth);
-    };
-    float sum[sums] = {};
-    fetch(lane * vector);
-    for (int k = lane * vector; k < part.depth; k += step) {
-      Floats b[columns];
+  for (int r = 0; r < row_groups; ++r) few[r] = slot.a[r][lane];
 #pragma unroll
-      for (int c = 0; c < columns; ++c) b[c] = ahead[c];
-      fetch(k + step);
+  for (int v = 0; v < b_vectors; ++v) many[v] = slot.b[v][Slot::place(lane / 4, lane % 4)];
+  __syncwarp();
+  reader.copy_next(slot);
+
+  double a[row_groups][4];
 #pragma unroll
-      for (int m = 0; m < rows; ++m) {
-        const Floats x = *reinterpret_cast<const Floats*>(&a[m][k]);
+  for (int r = 0; r < row_groups; ++r)
 #pragma unroll
-        for (int c = 0; c < columns; ++c)
+    for (int i = 0; i < 4; ++i) a[r][i] = few[r].element[i];
 #pragma unroll
-          for (int i = 0; i < vector; ++i)
-            sum[m * columns + c] = __fmaf_rn(x.element[i], b[c].element[i], sum[m * columns + c]);
-      }
-    }
-    add_lanes<sums, 16>(sum, lane);
-    // The sums that a lane has now: its bits, from the highest on, chose a half each time.
-    constexpr int left = sums > 32 ? sums / 32 : 1;
-    int index = 0;
+  for (int t = 0; t < tiles; ++t) {
+    double b[8];
 #pragma unroll
-    for (int distance = 16, size = sums; distance > 0 && size > 1; distance /= 2) {
-      size /= 2;
-      index += lane & distance ? size : 0;
-    }
-    const bool is_first = sums >= 32 || (lane & (32 / (sums < 32 ? sums : 32) - 1)) == 0;
+    for (int i = 0; i < 4; ++i)
 #pragma unroll
-    for (int i = 0; i < left; ++i) {
-      const int m = (index + i) / columns, c = (index + i) % columns;
-      if (is_first && m < p.m && n + c < p.n)
-        part.out[m * p.out_stride_m + (n + c) * p.out_stride_n] = sum[i];
-    }
+      for (int h = 0; h < 2; ++h)
+        b[2 * i + h] = plan::b_along_k ? many[2 * t + h].element[i] : many[t / 2 * 4 + i].element[t % 2 * 2 + h];
+#pragma unroll
+    for (int r = 0; r < row_groups; ++r) ptx::dmma(sum[t][r], b, a[r]);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(plan::threads) thin(const __grid_constant__ Parameters p) {
+// The sum of row m and column n of a warp: multiply's places.
+__device__ __forceinline__ double& sum_at(Sums& sums, int m, int n) {
+  const int tile = plan::b_along_k ? n / 16 : n / 32 * 2 + n / 2 % 2;
+  const int half = plan::b_along_k ? n / 8 % 2 : n % 2;
+  const int row = plan::b_along_k ? n % 8 : n / 4 % 8;
+  return sums[tile][m / 8][2 * half + m % 2][4 * row + m % 8 / 2];
+}
+
+__device__ __forceinline__ void cluster_sync() {
+  ptx::cluster_arrive_release();
+  ptx::cluster_wait();
+}
+
+extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
+    thin(const __grid_constant__ Parameters p) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const int warp = ptx::warp_uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+  const int place = blockIdx.x % plan::cluster;
+  const int column_block = blockIdx.x / plan::cluster % p.column_blocks;
+  const int part = blockIdx.x / plan::cluster / p.column_blocks;
+  const int first_n = column_block * block_columns;
+  const int first_k = (part * plan::cluster + place) * p.share_k;
+  const int end_k = min(first_k + p.share_k, p.k);
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if constexpr (plan::b_along_k)
-    sum_along_k(p);
-  else
-    sum_along_n(p);
+
+  auto& own = shared.warp[warp];
+  const int warp_k = first_k + warp / plan::column_warps * step_k;
+  Reader reader(p, first_n + warp % plan::column_warps * warp_columns, warp_k, end_k);
+#pragma unroll
+  for (int s = 0; s < plan::stages; ++s) reader.copy_next(own.ring[s]);
+  double sum[tiles][row_groups][4] = {};
+  int stage = 0;
+  for (int k = warp_k; k < end_k; k += turn_k) {
+    ptx::copy_wait<plan::stages - 1>();
+    __syncwarp();
+    multiply(sum, own.ring[stage], reader);
+    stage = stage + 1 == plan::stages ? 0 : stage + 1;
+  }
+
+  __syncwarp();  // the sums lie where the last operands were
+#pragma unroll
+  for (int t = 0; t < tiles; ++t)
+#pragma unroll
+    for (int r = 0; r < row_groups; ++r)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) own.sums[t][r][e][lane] = sum[t][r][e];
+  __syncthreads();
+
+  const auto store = [&](int m, int n, double value) {
+    if (first_n + n < p.n)
+      p.out[part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n] = __double2float_rn(value);
+  };
+  const int outputs = p.m * block_columns;
+  for (int i = threadIdx.x; i < outputs; i += plan::threads) {
+    const int m = i / block_columns, n = i % block_columns;
+    const int column_warp = n / warp_columns;
+    double& total = sum_at(shared.warp[column_warp].sums, m, n % warp_columns);
+    double x = total;
+#pragma unroll
+    for (int w = 1; w < k_warps; ++w)
+      x += sum_at(shared.warp[w * plan::column_warps + column_warp].sums, m, n % warp_columns);
+    if constexpr (plan::cluster > 1)
+      total = x;
+    else
+      store(m, n, x);
+  }
+  if constexpr (plan::cluster > 1) {
+    cluster_sync();
+    for (int i = place * plan::threads + threadIdx.x; i < outputs; i += plan::cluster * plan::threads) {
+      const int m = i / block_columns, n = i % block_columns;
+      const double& total = sum_at(shared.warp[n / warp_columns].sums, m, n % warp_columns);
+      double x = ptx::shared_load_remote(total, 0);
+#pragma unroll
+      for (int block = 1; block < plan::cluster; ++block) x += ptx::shared_load_remote(total, block);
+      store(m, n, x);
+    }
+    cluster_sync();  // a neighbour may still read this block's shared memory
+  }
 }
 
 }  // namespace tilesmith

@@ -22,6 +22,15 @@ __device__ __forceinline__ unsigned shared_load(unsigned address) {
   return value;
 }
 
+__device__ __forceinline__ Vector<float, 2> shared_load_pair(unsigned address) {
+  Vector<float, 2> value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(value.element[0]), "=f"(value.element[1])
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
 __device__ __forceinline__ Vector<unsigned, 4> shared_load_vector(unsigned address) {
   Vector<unsigned, 4> value;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -29,6 +38,19 @@ __device__ __forceinline__ Vector<unsigned, 4> shared_load_vector(unsigned addre
                : "r"(address)
                : "memory");
   return value;
+}
+
+// The value that lies at the same place in another block of the cluster.
+__device__ __forceinline__ double shared_load_remote(const double& value, unsigned block) {
+  double remote_value;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f64 %0, [remote];\n}"
+      : "=d"(remote_value)
+      : "r"(shared_address(&value)), "r"(block)
+      : "memory");
+  return remote_value;
 }
 
 }  // namespace tilesmith::ptx

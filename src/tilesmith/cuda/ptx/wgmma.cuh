@@ -30,4 +30,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
+// Keeps a register as it is up to here: products that are under way may read it, which the compiler does not know.
+__device__ __forceinline__ void keep_until_here(unsigned x) { asm volatile("" ::"r"(x) : "memory"); }
+
 }  // namespace tilesmith::ptx

@@ -1,0 +1,187 @@
+// The products of a float32 A that consumers split themselves with planes of B: see PlaneProducts in mma.cuh, which
+// finds both split. A stage of the ring has a step of A along K, and the same step of all planes of B.
+#pragma once
+
+#include "ptx/wgmma.cuh"
+#include "raw_rows.cuh"
+#include "raw_tile.cuh"
+#include "tile.cuh"
+
+namespace tilesmith {
+
+// `Rows`: ScaledRows or WideRows. `parts_ahead`: of the four parts of a step, those that are split while the products
+// of the step before run; as many as there are registers for.
+template <typename ATile, typename BTile, typename Ring, typename Rows, int elements, int planes,
+          bool with_least_product, int parts_ahead>
+class RawProducts {
+  static constexpr int parts = tile_k / wgmma_k;
+
+ public:
+  // The planes of a step of A.
+  struct Step {
+    PlaneFragment part[parts][planes];
+  };
+
+ private:
+  Ring& ring_;
+  const unsigned a_;  // this consumer's rows in the first stage
+  const unsigned char* const b_;
+  const int thread_ = threadIdx.x % warpgroup_threads;
+  const typename ATile::Reader reader_;
+  typename Ring::Position at_;     // of the products
+  typename Ring::Position ahead_;  // of what is split next
+
+  __device__ __forceinline__ unsigned long long b_descriptor(int plane, int part) const {
+    const auto tile = BTile::descriptor(b_ + (at_.stage * planes + plane) * BTile::bytes);
+    return ptx::descriptor_advance(tile, part * BTile::step_bytes);
+  }
+
+  template <int part>
+  __device__ __forceinline__ RawFragment read(typename Ring::Position from) const {
+    return reader_.template read<part>(a_ + from.stage * ATile::bytes);
+  }
+
+  // Those of the p-th plane of B with the p-th from the end of A.
+  __device__ __forceinline__ void small_products(const PlaneFragment (&a)[planes], int part, bool accumulate) {
+#pragma unroll
+    for (int p = 0; p < planes; ++p) ptx::wgmma(sum, a[planes - 1 - p], b_descriptor(p, part), accumulate || p > 0);
+  }
+  // Those that come after them.
+  __device__ __forceinline__ void larger_products(const PlaneFragment (&a)[planes], int part) {
+    if constexpr (planes == 2 && with_least_product)
+      ptx::wgmma(sum, a[1], b_descriptor(1, part), true);
+#pragma unroll
+    for (int order = planes - 2; order >= 0; --order)
+#pragma unroll
+      for (int a_plane = order; a_plane >= 0; --a_plane)
+        ptx::wgmma(sum, a[a_plane], b_descriptor(order - a_plane, part), true);
+  }
+
+  template <int part, int end>
+  __device__ __forceinline__ void split(typename Ring::Position from, Step& step) {
+    if constexpr (part < end) {
+      rows.split(read<part>(from), step.part[part]);
+      split<part + 1, end>(from, step);
+    }
+  }
+
+  template <int count>
+  static __device__ __forceinline__ void keep(const PlaneFragment (&a)[count]) {
+#pragma unroll
+    for (int p = 0; p < count; ++p)
+#pragma unroll
+      for (int i = 0; i < RawFragment::registers; ++i) ptx::keep_until_here(a[p][i]);
+  }
+
+  // The products of one part after the other, each in a sum of its own. The next part is split while they run.
+  template <typename Take, int part = 0>
+  __device__ __forceinline__ void parts_in_short_sums(Take take, const PlaneFragment (&a)[planes]) {
+    ptx::wgmma_fence();
+    small_products(a, part, false);
+    larger_products(a, part);
+    ptx::wgmma_commit();
+    if constexpr (part + 1 < parts) {
+      PlaneFragment next[planes];
+      rows.split(read<part + 1>(at_), next);
+      ptx::wgmma_wait<0>();
+      keep(a);
+      take(sum);
+      parts_in_short_sums<Take, part + 1>(take, next);
+    } else {
+      ptx::wgmma_wait<0>();
+      keep(a);
+      take(sum);
+    }
+  }
+
+  template <int part = 0>
+  __device__ __forceinline__ void add_kinds_of_parts(bool accumulate) {
+    if constexpr (part < parts) {
+      PlaneFragment a[1];
+      rows.kinds(read<part>(at_), a[0]);
+      ptx::wgmma_fence();
+      ptx::wgmma(sum, a[0], b_descriptor(0, part), accumulate || part > 0);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      keep(a);
+      add_kinds_of_parts<part + 1>(accumulate);
+    }
+  }
+
+ public:
+  Rows rows;
+  float sum[elements];
+
+  __device__ __forceinline__ RawProducts(Ring& ring, const unsigned char* a_stages, const unsigned char* b_stages,
+                                         int consumer)
+      : ring_(ring),
+        a_(ptx::shared_address(a_stages) + consumer * ATile::group_bytes),
+        b_(b_stages),
+        reader_(threadIdx.x % warpgroup_threads) {}
+
+  // Splits the first parts of the next step. The products of the one before may be under way.
+  __device__ __forceinline__ Step split_ahead() {
+    ring_.wait_full(ahead_);
+    Step next;
+    split<0, parts_ahead>(ahead_, next);
+    ahead_.advance();
+    return next;
+  }
+
+  // Starts the products of a step, and splits the rest of it while the first of them run.
+  __device__ __forceinline__ void start(Step& step) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int part = 0; part < parts_ahead; ++part) small_products(step.part[part], part, part > 0);
+    if constexpr (parts_ahead < parts) {
+      split<parts_ahead, parts>(at_, step);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int part = parts_ahead; part < parts; ++part) small_products(step.part[part], part, true);
+    }
+#pragma unroll
+    for (int part = 0; part < parts; ++part) larger_products(step.part[part], part);
+    ptx::wgmma_commit();
+  }
+
+  // Splits the next step for the census alone.
+  __device__ __forceinline__ void count() {
+    ring_.wait_full(at_);
+    Step step;
+    split<0, parts>(at_, step);
+    release();
+  }
+
+  // Waits for the products of this step: then their sum is there.
+  __device__ __forceinline__ void finish(const Step& step) {
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (int part = 0; part < parts; ++part) keep(step.part[part]);
+    release();
+  }
+
+  // The products of the next step in short sums, which lose least: hands each to `take`.
+  template <typename Take>
+  __device__ __forceinline__ void step_in_short_sums(Take take) {
+    ring_.wait_full(at_);
+    PlaneFragment first[planes];
+    rows.split(read<0>(at_), first);
+    parts_in_short_sums(take, first);
+    release();
+  }
+
+  // The products of the kinds of the next step, which are the first plane of B, added to the sum.
+  __device__ __forceinline__ void add_kinds(bool accumulate) {
+    ring_.wait_full(at_);
+    add_kinds_of_parts(accumulate);
+    release();
+  }
+
+ private:
+  __device__ __forceinline__ void release() {
+    ring_.release(at_, thread_);
+    at_.advance();
+  }
+};
+
+}  // namespace tilesmith

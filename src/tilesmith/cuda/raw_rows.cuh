@@ -1,0 +1,164 @@
+// Splits float32 fragments in registers into the planes that split.cu would have made of them. What the census needs to
+// know is counted on the way.
+#pragma once
+
+#include "census.cuh"
+#include "plane_pair.cuh"
+#include "powers.cuh"
+#include "ptx/half.cuh"
+#include "ptx/warp.cuh"
+#include "raw_tile.cuh"
+
+namespace tilesmith {
+
+// The A of one instruction, for one plane.
+using PlaneFragment = unsigned[RawFragment::registers];
+
+// What a thread has of two rows, lane / 4 and 8 more, as scaled float16 planes.
+template <int planes>
+class ScaledRows {
+  static constexpr int most_steps = 128;  // that float16 pairs can count exactly
+  static constexpr unsigned half_infinity = 0x7c00, half_nan = 0x7fff;
+
+  float scale_[2];
+  float peak_[2];  // of the finite values as they are
+  int large_[2], lossy_[2];
+  unsigned large_pairs_[2];  // of the last steps, as pairs of float16
+  unsigned peak_pairs_[2];   // of the scaled values; NaNs, if there are infinities or NaNs
+
+ public:
+  // `factors`: what undoes the scales.
+  __device__ __forceinline__ void start(const int (&factors)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      scale_[h] = __int_as_float((254 << 23) - factors[h]);
+      peak_[h] = 0.0f;
+      large_[h] = lossy_[h] = 0;
+      large_pairs_[h] = peak_pairs_[h] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void split(const RawFragment& x, PlaneFragment (&to)[planes]) {
+    unsigned least = 0x7c007c00;
+    PlanePair<planes> pairs[RawFragment::registers];
+    float most[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < RawFragment::registers; ++i) {
+      const int h = i % 2;
+      const float low = x.values[2 * i], high = x.values[2 * i + 1];
+      pairs[i] = half_planes<planes>(low * scale_[h], high * scale_[h]);
+#pragma unroll
+      for (int p = 0; p < planes; ++p) to[p][i] = pairs[i].plane[p];
+      const unsigned size = ptx::half_pair_absolute(pairs[i].plane[0]);
+      least = ptx::half_pair_min(least, size);
+      peak_pairs_[h] = ptx::half_pair_max_or_nan(peak_pairs_[h], size);
+      large_pairs_[h] = ptx::half_pair_add(large_pairs_[h], ptx::half_pair_at_least(size, Census::large_pair));
+      most[h] = fmaxf(most[h], fmaxf(fabsf(low), fabsf(high)));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (most[h] >= __uint_as_float(infinity)) {
+        most[h] = 0.0f;
+        peak_pairs_[h] = half_nan;
+#pragma unroll
+        for (int i = h; i < RawFragment::registers; i += 2)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (size_of(x.values[2 * i + e]) < infinity)
+              most[h] = fmaxf(most[h], fabsf(x.values[2 * i + e]));
+      }
+      peak_[h] = fmaxf(peak_[h], most[h]);
+    }
+    if (min(least & 0xffff, least >> 16) < safe_half<planes>) {
+#pragma unroll
+      for (int i = 0; i < RawFragment::registers; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const unsigned first = pairs[i].plane[0] >> 16 * e & 0x7fff;
+          lossy_[i % 2] += is_lossy<planes>(first, pairs[i].left[e], x.values[2 * i + e]);
+        }
+    }
+  }
+
+  // After step number k along K.
+  __device__ __forceinline__ void end_step(int k) {
+    if (k % most_steps == most_steps - 1)
+      flush();
+  }
+
+  // Joins the lanes that have parts of the same rows. Gives the exponents that undo these rows' wide scales to `keep`,
+  // with the number of the row in the warp, and returns the census of the warp's rows, or of so many of them as
+  // there are. `is_whole`: the rows have no other parts.
+  template <typename Keep>
+  __device__ __forceinline__ Census finish(int rows, int depth, bool is_whole, Keep keep) {
+    flush();
+    Census census = Census::none();
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int large = large_[h], lossy = lossy_[h];
+      float peak = peak_[h];
+#pragma unroll
+      for (int distance = 1; distance < 4; distance *= 2) {
+        large += __shfl_xor_sync(0xffffffffu, large, distance);
+        lossy += __shfl_xor_sync(0xffffffffu, lossy, distance);
+        peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, distance));
+      }
+      const int row = lane / 4 + 8 * h;
+      if (row >= rows)
+        continue;
+      if (lane % 4 == 0)
+        keep(row, wide_undoing_exponent(__float_as_uint(peak), depth));
+      if (peak == 0.0f && is_whole)
+        continue;  // a row of zeros is exact
+      const float scaled_peak = peak * scale_[h];
+      census.add({large, lossy, __float_as_int(scaled_peak), scaled_peak >= 65504.0f ? Census::too_large : 0});
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if ((peak_pairs_[h] & 0x7fff) > half_infinity || (peak_pairs_[h] >> 16) > half_infinity)
+        census.beyond = Census::special;
+    return {-ptx::warp_max(-census.least_large), ptx::warp_max(census.most_lossy), ptx::warp_max(census.peak),
+            ptx::warp_max(census.beyond)};
+  }
+
+ private:
+  __device__ __forceinline__ void flush() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      large_[h] += static_cast<int>(ptx::half_to_float(static_cast<unsigned short>(large_pairs_[h])) +
+                                    ptx::half_to_float(static_cast<unsigned short>(large_pairs_[h] >> 16)));
+      large_pairs_[h] = 0;
+    }
+  }
+};
+
+// The same as wide bfloat16 planes, with nothing to count.
+template <int planes>
+class WideRows {
+  WideFactor factor_[2];
+
+ public:
+  // `exponents`: what undoes the scales.
+  __device__ __forceinline__ void start(const int (&exponents)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) factor_[h] = WideFactor(-exponents[h]);
+  }
+
+  __device__ __forceinline__ void split(const RawFragment& x, PlaneFragment (&to)[planes]) const {
+#pragma unroll
+    for (int i = 0; i < RawFragment::registers; ++i) {
+      const WideFactor& factor = factor_[i % 2];
+      const auto pair = bfloat16_planes<planes>(x.values[2 * i], x.values[2 * i + 1], factor, factor);
+#pragma unroll
+      for (int p = 0; p < planes; ++p) to[p][i] = pair.plane[p];
+    }
+  }
+
+  __device__ __forceinline__ void kinds(const RawFragment& x, PlaneFragment& to) const {
+#pragma unroll
+    for (int i = 0; i < RawFragment::registers; ++i) to[i] = kind_pair(x.values[2 * i], x.values[2 * i + 1]);
+  }
+};
+
+}  // namespace tilesmith

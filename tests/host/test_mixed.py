@@ -1,0 +1,231 @@
+"""Products of float32 with 16-bit floats: what is planned for them, what ptxas makes of it, and what is refused."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from machine_code import built, complaints, instructions, total
+
+import tilesmith
+from tilesmith.accuracy import Accuracy
+from tilesmith.device import KNOWN_GPUS, named
+from tilesmith.kernels import simt, sm90, thin
+from tilesmith.plan import Plan, Stage
+from tilesmith.planner import choose, is_possible
+from tilesmith.problem import Problem
+
+H200 = named("h200")
+NARROW = [torch.float16, torch.bfloat16]
+TYPES = [pair for narrow in NARROW for pair in ((torch.float32, narrow), (narrow, torch.float32))]
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+
+
+def meta(*shape: int, dtype: torch.dtype, transposed: bool = False) -> torch.Tensor:
+    if transposed:
+        return torch.empty(*shape[:-2], shape[-1], shape[-2], dtype=dtype, device="meta").mT
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def mixed(
+    m: int,
+    k: int,
+    n: int,
+    types: tuple[torch.dtype, torch.dtype],
+    accuracy: Accuracy = "fp32",
+    layout: str = "nn",
+) -> Problem:
+    a, b = (
+        meta(*shape, dtype=dtype, transposed=order == "t")
+        for shape, dtype, order in zip(((m, k), (k, n)), types, layout, strict=True)
+    )
+    return Problem.of(a, b, accuracy=accuracy, may_mix=True)
+
+
+def constants(stage: Stage) -> dict[str, Any]:
+    return dict(stage.kernel.constants)
+
+
+# Plans.
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_16_bit_operand_has_one_plane_unless_values_need_the_wide_scheme(
+    types: tuple[torch.dtype, torch.dtype], swap: bool
+) -> None:
+    plan = sm90.plan(mixed(300, 700, 500, types), H200, sm90.Configuration(128, 128, swap=swap))
+    split, product, wide_split, wide_product = map(constants, plan.stages)
+    order = types[::-1] if swap else types
+    expected = tuple(2 if dtype == torch.float32 else 1 for dtype in order)
+    sources = {torch.float32: "float", torch.float16: "tilesmith::float16", torch.bfloat16: "tilesmith::bfloat16"}
+    for c in (split, product):
+        assert (c["a_planes"], c["b_planes"]) == expected
+    for c in (wide_split, wide_product):
+        assert (c["a_planes"], c["b_planes"]) == (3, 3)
+    for c in (split, wide_split):
+        assert (c["a_source"], c["b_source"]) == tuple(sources[dtype] for dtype in order)
+    assert (product["planes"], product["with_least_product"]) == (2, False)
+    plane_depth = 704
+    lengths = [{*each.sizes[:2]} for each in plan.product.tensor_maps[:2]]
+    assert all(count * plane_depth in sizes for count, sizes in zip(expected, lengths, strict=True))
+    assert plan.problem.out.dtype == torch.float32
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_tf32_has_one_plane_of_each(types: tuple[torch.dtype, torch.dtype]) -> None:
+    plan = choose(mixed(1024, 1024, 1024, types, "tf32"), H200)
+    c = constants(plan.product)
+    assert (c["a_planes"], c["b_planes"], c["planes"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_two_products_cost_less_than_three(types: tuple[torch.dtype, torch.dtype]) -> None:
+    for shape in ((4096, 4096, 4096), (1000, 777, 1300)):
+        ours = choose(mixed(*shape, types), H200)
+        float32 = choose(mixed(*shape, (torch.float32, torch.float32)), H200)
+        assert ours.name.startswith("sm90 ")
+        assert 0.5 * float32.cycles < ours.cycles < float32.cycles
+        assert str(ours.problem).endswith(" -> float32")
+        assert " by " in str(ours.problem)
+
+
+def test_other_families_and_gpus_take_one_type() -> None:
+    for types in TYPES:
+        problem = mixed(64, 64, 64, types)
+        assert simt.rejects(problem, H200) == "takes operands of one type"
+        assert thin.rejects(mixed(4, 64, 64, types), H200) is not None
+        assert is_possible(problem, H200)
+        assert not is_possible(mixed(64, 20, 64, types), H200)  # too short for planes: they become float32
+        assert not is_possible(mixed(64, 0, 64, types), H200)
+        for device in KNOWN_GPUS.values():
+            assert is_possible(problem, device) == (device.capability == (9, 0))
+
+
+def plans() -> list[tuple[str, Plan]]:
+    found = []
+    tiles = [(128, 192, 2), (128, 128, 1), (128, 96, 2), (64, 192, 1), (64, 32, 1)]
+    for i, (types, (tile_m, tile_n, cluster)) in enumerate(itertools.product(TYPES, tiles)):
+        layout = LAYOUTS[(i + i // 4) % 4]
+        problem = mixed(4096, 1024, 2048, types, layout=layout)
+        plan = sm90.plan(problem, H200, sm90.Configuration(tile_m, tile_n, cluster))
+        found.append((f"{tile_m}x{tile_n} {layout} {problem}", plan))
+    one_step = mixed(128 * 140, 64, 520, TYPES[0])
+    found.append(("one step", sm90.plan(one_step, H200, sm90.Configuration(128, 256))))
+    one_step = mixed(128 * 140, 64, 520, TYPES[1])
+    found.append(("one step, A of 16 bits", sm90.plan(one_step, H200, sm90.Configuration(128, 256))))
+    return found
+
+
+PLANS = dict(plans())
+
+
+def test_the_kernels_that_are_read_are_of_all_kinds() -> None:
+    products = [constants(plan.product) for plan in PLANS.values()]
+    assert {(c["a_planes"], c["b_planes"]) for c in products} == {(1, 2), (2, 1)}
+    assert {c["b_stays"] for c in products} == {False, True}
+    assert {(c["a_mn_major"], c["b_mn_major"]) for c in products} == set(itertools.product((False, True), repeat=2))
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_mixed_products_do_not_spill_and_multiply_twice(plan: Plan, tmp_path: Path) -> None:
+    for stage in plan.stages:
+        _, log = built(stage.kernel)
+        assert complaints(log) == []
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    found = instructions(plan.product.kernel, tmp_path)
+    products = total(found, rf"HGMMA\.64x{constants(plan.product)['tile_n']}x16\.F32")
+    assert products > 0
+    assert products % 8 == 0  # a step of 64 along K has four of each product of planes
+    assert products % 12 != 0
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("strides", [(305, 1), (1, 201), (700, 2), (2, 500)], ids=str)
+def test_splits_of_16_bit_operands_of_every_kind_do_not_spill(
+    types: tuple[torch.dtype, torch.dtype], strides: tuple[int, int]
+) -> None:
+    a = meta(1, dtype=types[0]).as_strided((200, 304), strides)
+    b = meta(1, dtype=types[1]).as_strided((200, 304), strides).T
+    plan = sm90.plan(Problem.of(a, b, may_mix=True), H200, sm90.Configuration(64, 64))
+    for stage in plan.stages[::2]:
+        _, log = built(stage.kernel)
+        assert complaints(log) == []
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+
+
+# The CPU and the meta device.
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
+def test_the_cpu_multiplies_in_float32(types: tuple[torch.dtype, torch.dtype], accuracy: str) -> None:
+    a, b = torch.randn(3, 5, 8).to(types[0]), torch.randn(8, 4).to(types[1])
+    expected = torch.matmul(a.float(), b.float())
+    result = tilesmith.matmul(a, b, accuracy=accuracy)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, expected)
+    assert torch.equal(tilesmith.matmul(a, b, accuracy=accuracy, out_dtype=torch.float32), expected)
+    out = torch.empty(3, 5, 4)
+    assert torch.equal(tilesmith.matmul(a, b, accuracy=accuracy, out=out), expected)
+    assert torch.equal(tilesmith.matmul(a, tilesmith.pack(b, accuracy=accuracy), accuracy=accuracy), expected)
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_shapes_are_known_without_values(types: tuple[torch.dtype, torch.dtype]) -> None:
+    a, b = meta(3, 5, 8, dtype=types[0]), meta(8, 4, dtype=types[1])
+    result = tilesmith.matmul(a, b, accuracy="fp32")
+    assert (result.shape, result.dtype) == ((3, 5, 4), torch.float32)
+    compiled = torch.compile(lambda x, y: tilesmith.matmul(x, y, accuracy="fp32"), backend="aot_eager", fullgraph=True)
+    x, y = torch.randn(5, 8).to(types[0]), torch.randn(8, 4).to(types[1])
+    assert torch.equal(compiled(x, y), torch.matmul(x.float(), y.float()))
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("shapes", [((5, 8), (8, 4)), ((3, 5, 8), (8, 4)), ((8,), (8, 4))], ids=str)
+def test_gradients_have_the_types_of_their_operands(
+    types: tuple[torch.dtype, torch.dtype], shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    a, b = (torch.randn(shape).to(dtype).requires_grad_() for shape, dtype in zip(shapes, types, strict=True))
+    gradients = torch.autograd.grad(tilesmith.matmul(a, b, accuracy="fp32").square().sum(), (a, b))
+    expected = torch.autograd.grad(torch.matmul(a.float(), b.float()).square().sum(), (a, b))
+    assert [gradient.dtype for gradient in gradients] == list(types)
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_autocast_has_its_own_way() -> None:
+    a, b = torch.randn(5, 8), torch.randn(8, 4).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert tilesmith.matmul(a, b, accuracy="fp32").dtype == torch.bfloat16
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_types_are_mixed_only_where_the_accuracy_is_given(types: tuple[torch.dtype, torch.dtype]) -> None:
+    for make in (lambda *shape, dtype: torch.ones(shape, dtype=dtype), meta):
+        a, b = make(5, 8, dtype=types[0]), make(8, 4, dtype=types[1])
+        for accuracy in (None, "ieee"):
+            with pytest.raises(RuntimeError, match="same dtype"):
+                tilesmith.matmul(a, b, accuracy=accuracy)
+        with pytest.raises(RuntimeError, match="same dtype"):
+            tilesmith.matmul(a, tilesmith.pack(b))
+        with pytest.raises(RuntimeError, match="same dtype"):
+            tilesmith.matmul(tilesmith.pack(a, first=True), b)
+
+
+def test_other_types_are_never_mixed() -> None:
+    pairs = [(torch.float16, torch.bfloat16), (torch.float32, torch.float64), (torch.float32, torch.int8)]
+    for x, y in pairs:
+        with pytest.raises(RuntimeError, match="same dtype"):
+            tilesmith.matmul(meta(5, 8, dtype=x), meta(8, 4, dtype=y), accuracy="fp32")
+
+
+def test_the_result_of_mixed_types_is_float32() -> None:
+    a, b = torch.randn(5, 8), torch.randn(8, 4).bfloat16()
+    with pytest.raises(RuntimeError, match="out_dtype"):
+        tilesmith.matmul(a, b, accuracy="fp32", out_dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="Expected out tensor to have dtype"):
+        tilesmith.matmul(a, b, accuracy="fp32", out=torch.empty(5, 4, dtype=torch.bfloat16))

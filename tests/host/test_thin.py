@@ -1,0 +1,124 @@
+"""The `thin` family: how a product is divided among blocks, and what ptxas makes of its kernels."""
+
+import itertools
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from machine_code import built, complaints, instructions, total
+
+from tilesmith import CompilationError
+from tilesmith.device import KNOWN_GPUS
+from tilesmith.jit import compiler, source
+from tilesmith.kernels import thin
+from tilesmith.plan import Kernel, Plan
+from tilesmith.problem import Problem
+
+H200 = KNOWN_GPUS["h200"]
+
+
+def laid_out(rows: int, columns: int, across: bool, aligned: bool) -> torch.Tensor:
+    if across:
+        return laid_out(columns, rows, False, aligned).T
+    pitch = -(-columns // 4) * 4 + (0 if aligned else 1)
+    return torch.empty(rows, pitch, device="meta")[:, :columns]
+
+
+def planned(m: int, k: int, n: int, *, b_along_k: bool = False, b_aligned: bool = True, a_along_k: bool = True) -> Plan:
+    a, b = laid_out(m, k, not a_along_k, True), laid_out(k, n, b_along_k, b_aligned)
+    problem = Problem.of(a, b)
+    assert thin.rejects(problem, H200) is None
+    return thin.plan(problem, H200)
+
+
+def constants(kernel: Kernel) -> dict[str, Any]:
+    return dict(kernel.constants)
+
+
+# How a product is divided.
+
+
+@pytest.mark.parametrize("m", [1, 8, 9, 16])
+@pytest.mark.parametrize(("k", "n"), itertools.product((1, 17, 1000, 8192, 65536), (1, 80, 1024, 8192, 50000)))
+def test_blocks_cover_the_product_once(m: int, k: int, n: int) -> None:
+    n = max(m, n)
+    plan = planned(m, k, n)
+    stage = plan.product
+    *_, share_k, column_blocks, _ = struct.unpack("<9q6i", stage.arguments)
+    c = constants(stage.kernel)
+    columns = 64 * c["column_warps"]
+    shares = stage.cluster * plan.splits
+    assert stage.grid == (column_blocks * shares, 1, 1)
+    assert (column_blocks - 1) * columns < n <= column_blocks * columns
+    assert share_k % 16 == 0
+    assert shares * share_k >= k
+    assert shares == 1 or (share_k - 16) * shares < k
+    assert c["threads"] // 32 % c["column_warps"] == 0
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 8192, 8192), (16, 8192, 8192), (16, 1024, 1024), (4, 4096, 11008)])
+def test_large_products_fill_the_gpu_in_one_launch(m: int, k: int, n: int) -> None:
+    plan = planned(m, k, n)
+    assert len(plan.stages) == 1
+    assert plan.product.grid[0] >= 0.9 * H200.sm_count
+
+
+def test_a_long_sum_of_few_columns_is_cut_into_parts() -> None:
+    plan = planned(1, 65536, 80)
+    assert [stage.kernel.entry for stage in plan.stages] == ["thin", "reduce"]
+    assert plan.splits > 1
+
+
+# What ptxas makes of it.
+
+
+SHAPES = [(1, 8192, 8192), (5, 64, 64), (8, 65536, 80), (16, 8192, 8192), (12, 1024, 1024), (9, 40, 64)]
+
+
+@pytest.mark.parametrize(("b_along_k", "b_aligned", "a_along_k"), itertools.product((False, True), repeat=3))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_machine_code_is_what_the_plan_asks_for(
+    shape: tuple[int, int, int], b_along_k: bool, b_aligned: bool, a_along_k: bool, tmp_path: Path
+) -> None:
+    stage = planned(*shape, b_along_k=b_along_k, b_aligned=b_aligned, a_along_k=a_along_k).product
+    c = constants(stage.kernel)
+    _, log = built(stage.kernel)
+    assert complaints(log) == []
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    used = re.search(r"Used (\d+) registers", log)
+    assert used is not None
+    assert c["blocks_per_sm"] * stage.threads * int(used[1]) <= H200.registers_per_sm
+    assert c["blocks_per_sm"] * (stage.kernel.shared_bytes + 1024) <= H200.shared_bytes_per_sm
+
+    found = instructions(stage.kernel, tmp_path)
+    assert total(found, r"(LDL|STL)\b.*") == 0
+    # One step along K: four tiles of 16 columns, each with all rows.
+    assert total(found, r"DMMA\.16x8x16") == total(found, r"DMMA.*") == 4 * c["row_groups"]
+    assert total(found, r"F2F\.F64\.F32") == 4 * (8 + c["row_groups"])
+    # Operands come by asynchronous copies alone: whole vectors where lines are aligned, around the first cache.
+    assert total(found, r"LDG\..*") == 0
+    assert (total(found, r"LDGSTS\.E\.BYPASS.*\.128") > 0) == b_aligned
+    assert (total(found, r"LDGSTS\.E\.128") > 0) == c["a_vectors"] == a_along_k
+    assert (total(found, r"LDGSTS\.E") > 0) == (not (b_aligned and a_along_k))
+    # The grid lets its successor start, and waits for its predecessor.
+    assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
+    assert (total(found, r"UCGABAR_ARV") > 0) == (stage.cluster > 1)
+
+
+def test_the_kernels_that_are_read_have_clusters_and_blocks_of_all_kinds() -> None:
+    kernels = [constants(planned(*shape).product.kernel) for shape in SHAPES]
+    assert {(c["row_groups"], c["cluster"] > 1) for c in kernels} == set(itertools.product((1, 2), (False, True)))
+    assert {c["column_warps"] for c in kernels} == {1, 2}
+
+
+@pytest.mark.parametrize("name", ["shared_bytes", "parameter_bytes"])
+def test_a_product_with_a_wrong_size_does_not_compile(name: str) -> None:
+    kernel = planned(4, 32, 48).product.kernel
+    text = source.render(kernel)
+    wrong = text.replace(f"{name} = {constants(kernel)[name]};", f"{name} = {constants(kernel)[name] + 16};")
+    assert wrong != text
+    with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
