@@ -125,7 +125,10 @@ def every_plan(device: Device = H200) -> Iterator[Plan]:
             continue
         assert sm90.rejects(problem, device) is None
         kinds = {}
-        for c in sm90.configurations(problem, device):
+        offered = list(sm90.configurations(problem, device))
+        # Of batches, the planner does not consider those that split A on the way, though they could.
+        more = [replace(c, raw=True) for c in offered if problem.batch and c.tile_n <= 128]
+        for c in (*offered, *more):
             if sm90.unsuited(problem, device, c) is None:
                 kinds[c.swap, c.splits, c.cluster, c.tile_m, c.tile_n > 128, c.raw] = c
         assert kinds
