@@ -45,7 +45,7 @@ _WIDEST_OF_RAW: Final = 128  # where there are two sets of sums and planes in re
 _MOST_TIMES_SPLIT: Final = 4  # columns of tiles, for each of which a raw A is split again
 _WIDEST_OF_WIDE: Final = 96  # columns of a tile, where there are three sets of sums
 _WIDEST_OF_WIDE_RAW: Final = 64  # and planes in registers
-_LEAST_K: Final = 33  # shorter sums are rounded less often by the CUDA cores than planes have bits for
+_LEAST_K: Final = 33  # torch rounds shorter sums less often than planes have bits for
 # Where there are two sets of sums.
 PROMOTED_TILES: Final[tuple[tuple[int, int], ...]] = (
     *((128, n) for n in (WIDEST_PROMOTED, 176, 160, 144, 128, 112, 96, 64, 32)),

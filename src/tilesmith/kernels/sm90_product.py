@@ -280,7 +280,7 @@ def _b_stays(layout: Layout, device: Device, c: Configuration) -> bool:
 
 
 def _blocks_where_b_stays(problem: Problem, device: Device, c: Configuration) -> int:
-    """A multiple of the tiles of a panel side by side, and their raster has bands of one: so a block's column is the
+    """A multiple of the tiles of a panel side by side, which they walk through row by row: so a block's column is the
     same in all rows (scheduler.cuh)."""
     panel = _panel(problem, device, c)
     return device.sm_count // panel * panel
