@@ -82,6 +82,11 @@ def fp32_launches() -> Iterator[Launch]:
         problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy))
         if sm90.unsuited(problem, device.installed(0), c) is None:
             yield sm90.plan(problem, device.installed(0), c), a, b
+    raw = sm90.Configuration(128, 64, cluster=2, splits=2, raw=True), sm90.Configuration(64, 96, raw=True)
+    for name, c in itertools.product(("normal", "graded slices of K"), raw):
+        pairs = [operands(name, 140, 600, 200, "cuda", seed) for seed in range(3)]
+        a, b = torch.stack([a for a, _ in pairs]), torch.stack([b for _, b in pairs])
+        yield sm90.plan(Problem.of(a, b), device.installed(0), c), a, b
     for m, k, n in ((1, 700, 300), (16, 700, 301), (5, 513, 128), (300, 700, 3)):
         for x, y in itertools.product((False, True), repeat=2):
             a, b = operands("normal", m, k, n, "cuda")

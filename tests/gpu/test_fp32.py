@@ -2,6 +2,7 @@
 they are exact where float32 is, in every tile, layout and way to store."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -145,6 +146,47 @@ def test_zeros_next_to_values_that_need_the_wide_scheme() -> None:
     torch.testing.assert_close(out, torch.zeros_like(out), rtol=0, atol=0)
 
 
+def test_infinities_and_nans_next_to_values_that_need_the_wide_scheme() -> None:
+    """They are found in A even where the first launch does not multiply."""
+    c, m, k, n = RAW[0]
+    a, b = operands("graded slices of K", m, k, n, "cuda")
+    a[3, 5], a[17, 700], a[200, k - 1] = float("nan"), float("inf"), float("-inf")
+    product = prepare(sm90.plan(Problem.of(a, b), installed(0), c), 0)
+    assert_promise(product(a, b), torch.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        sm90.Configuration(128, 64, cluster=2, splits=2, raw=True),
+        sm90.Configuration(64, 96, raw=True),
+        sm90.Configuration(128, 128, swap=True, raw=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("a_batch", "b_batch"), [((3,), (3,)), ((), (4,)), ((3,), ()), ((2, 1), (3,))], ids=str)
+def test_batches_whose_a_is_split_by_the_product(
+    a_batch: tuple[int, ...], b_batch: tuple[int, ...], c: sm90.Configuration
+) -> None:
+    """One matrix decides the scheme of all."""
+    m, k, n = 140, 600, 200
+    for name in ("normal", "graded slices of K", "infinities and NaNs"):
+        a, b = (
+            torch.stack([operands("normal", m, k, n, "cuda", seed)[side] for seed in range(math.prod(batch))])
+            for side, batch in enumerate((a_batch, b_batch))
+        )
+        a[-1], b[-1] = operands(name, m, k, n, "cuda")
+        a, b = a.view(*a_batch, m, k), b.view(*b_batch, k, n)
+        problem = Problem.of(a, b)
+        assert sm90.unsuited(problem, installed(0), c) is None
+        product = prepare(sm90.plan(problem, installed(0), c), 0)
+        ours, theirs = product(a, b), torch.matmul(a, b)
+        for index in itertools.product(*(range(size) for size in ours.shape[:-2])):
+            x, y = (t.expand(*ours.shape[:-2], *t.shape[-2:])[index] for t in (a, b))
+            assert_promise(ours[index], theirs[index], x, y)
+        torch.testing.assert_close(product(a, b), ours, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", ["normal", "lognormal", "outliers", "exponents within 20"])
 def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
     before = torch.backends.cuda.matmul.fp32_precision
@@ -246,6 +288,19 @@ def test_batches_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -
     for c in (sm90.Configuration(128, 64, cluster=2), sm90.Configuration(64, 96)):
         out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
         assert_exact(sm90.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), few_sms(), c), x, y, out)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((3, 136, 200), (3, 200, 264)), ((136, 200), (5, 200, 263)), ((2, 1, 3, 70, 72), (4, 1, 72, 40))]
+)
+def test_batches_whose_a_is_split_by_the_product_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = placed(a, contiguous_strides(a)), placed(b, contiguous_strides(b))
+    shape = torch.matmul(x.tensor, y.tensor).shape
+    for c in (sm90.Configuration(128, 64, cluster=2, raw=True), sm90.Configuration(64, 96, splits=2, raw=True)):
+        out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
+        problem = Problem.of(x.tensor, y.tensor, out=out.tensor)
+        assert sm90.unsuited(problem, few_sms(), c) is None
+        assert_exact(sm90.plan(problem, few_sms(), c), x, y, out)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 16])

@@ -395,7 +395,7 @@ def test_every_stage_of_a_plan_and_its_workspace_can_be_read() -> None:
         f"  {plan.reason}",
         "  realign: grid 38 x 1 x 1, 256 threads, 0 bytes of shared memory",
         "  sm90: grid 48 x 1 x 1 in clusters of 2, 384 threads, 229504 bytes of shared memory",
-        "  reduce: grid 469 x 1 x 1, 256 threads, 0 bytes of shared memory",
+        "  reduce: grid 118 x 1 x 1, 256 threads, 0 bytes of shared memory",
         f"  workspace: {copy + partial_products} bytes",
     ]
     assert plan.product is plan.stages[1]

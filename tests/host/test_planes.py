@@ -32,7 +32,6 @@ from tilesmith.device import KNOWN_GPUS, Device, named
 from tilesmith.jit import compiler, source
 from tilesmith.kernels import exact, sm90
 from tilesmith.kernels.result import Store
-from tilesmith.kernels.sm90_product import SHORT_K
 from tilesmith.plan import Kernel, Plan, Stage, TensorMap
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -125,10 +124,7 @@ def every_plan(device: Device = H200) -> Iterator[Plan]:
             continue
         assert sm90.rejects(problem, device) is None
         kinds = {}
-        offered = list(sm90.configurations(problem, device))
-        # Of batches, the planner does not consider those that split A on the way, though they could.
-        more = [replace(c, raw=True) for c in offered if problem.batch and c.tile_n <= 128]
-        for c in (*offered, *more):
+        for c in sm90.configurations(problem, device):
             if sm90.unsuited(problem, device, c) is None:
                 kinds[c.swap, c.splits, c.cluster, c.tile_m, c.tile_n > 128, c.raw] = c
         assert kinds
@@ -1161,11 +1157,7 @@ def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase, tmp_pa
     assert total(found, r"USETMAXREG\.DEALLOC.*") == total(found, r"USETMAXREG\.TRY_ALLOC.*") == 1
 
 
-# Of longer sums ptxas makes one product wait for the other: see docs/measured.md.
-OVERLAPPED_CASES = [case for case in RAW_CASES if case.wide or case.depth <= SHORT_K]
-
-
-@pytest.mark.parametrize("case", OVERLAPPED_CASES, ids=str)
+@pytest.mark.parametrize("case", RAW_CASES, ids=str)
 def test_raw_products_do_not_wait_for_each_other(case: RawCase, tmp_path: Path) -> None:
     kernel = case.stage.kernel
     assert complaints(built(kernel)[1]) == []

@@ -468,8 +468,11 @@ def reduce(stage: Stage, buffers: dict[str, Memory], dtype: torch.dtype) -> None
     batch_stride, (pitch, vectors, lines, length, splits), batch_size = rest[:3], rest[3:8], rest[8:]
     (source, target) = stage.addresses
     assert (source.position, source.buffer, target.position, target.buffer) == (0, "workspace", 8, "out")
-    assert stage.grid[0] * 32 >= vectors
-    vector = dict(stage.kernel.constants)["out_vector"]
+    constants = dict(stage.kernel.constants)
+    at_once = stage.threads // int(constants["turns"])
+    assert stage.threads % int(constants["turns"]) == 0
+    assert (stage.grid[0] - 1) * at_once < vectors <= stage.grid[0] * at_once
+    vector = constants["out_vector"]
     assert vector in (1, 4)
     partial, out = buffers["workspace"].widened(), buffers["out"]
     count = vectors * 4

@@ -693,9 +693,16 @@ def test_partial_products_of_a_batch_are_one_batch_of_matrices() -> None:
         splits=2,
         batch_size=(4, 3, 2),
     )
-    assert plan.stages[-1].grid == (24 * 64 * 18 // 32, 1, 1)
+    assert plan.stages[-1].grid == (24 * 64 * 18 // 256, 1, 1)
     offsets = [(each.position, each.buffer, each.offset) for each in plan.stages[-1].addresses]
     assert offsets == [(0, "workspace", out_map.offset), (8, "out", 0)]
+
+
+@pytest.mark.parametrize(("splits", "turns"), [(2, 1), (3, 2), (4, 2), (5, 4), (8, 4), (9, 8), (128, 8)])
+def test_many_splits_are_added_by_several_warps(splits: int, turns: int) -> None:
+    plan = planned(Problem.of(meta(64, 16384), meta(16384, 64)), sm90.Configuration(64, 64, splits=splits))
+    assert constants(plan.stages[-1].kernel)["turns"] == turns
+    assert plan.stages[-1].grid == (64 * 64 // 4 // (256 // turns), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -924,7 +931,8 @@ def test_copies_and_partial_products_have_their_own_parts_of_the_workspace() -> 
                 read = Region(out_map.offset, out_map.offset + reduce.splits * reduce.vectors * 16)
                 assert read.holds(Region.of_map(out_map))
                 assert plan.stages[-1].addresses[0].offset == out_map.offset
-                assert plan.stages[-1].grid[0] * 32 >= reduce.vectors
+                at_once = plan.stages[-1].threads // constants(plan.stages[-1].kernel)["turns"]
+                assert plan.stages[-1].grid[0] * at_once >= reduce.vectors
                 regions.append(read)
             regions.sort(key=lambda region: region.first)
             for before, after in itertools.pairwise(regions):

@@ -310,6 +310,21 @@ def test_registers_that_are_written_around_a_loop_before_the_wait_are_found() ->
     assert products_of_registers(of_descriptors) == 0
 
 
+@pytest.mark.parametrize(("left", "found"), [("0x1", ["MOV R8, R2"]), ("0x0", [])])
+def test_products_are_waited_for_by_groups(left: str, found: list[str]) -> None:
+    """A wait for all groups but one leaves the second one under way."""
+    text = f"""
+        /*0000*/                   HGMMA.64x8x16.F32 R24, R4, gdesc[UR8], RZ, !UPT ;
+        /*0010*/                   HGMMA.64x8x16.F32 R24, R4, gdesc[UR8], R24, gsb0 ;
+        /*0020*/                   HGMMA.64x8x16.F32 R28, R8, gdesc[UR8], RZ, !UPT, gsb0 ;
+        /*0030*/                   WARPGROUP.DEPBAR.LE gsb0, {left} ;
+        /*0040*/                   MOV R4, R2 ;
+        /*0050*/                   MOV R8, R2 ;
+        /*0060*/                   EXIT ;
+"""
+    assert overwritten_operands(text) == found
+
+
 @pytest.mark.parametrize("name", ["shared_bytes", "parameter_bytes"])
 @pytest.mark.parametrize("difference", [-16, 16])
 def test_a_product_with_a_wrong_size_does_not_compile(name: str, difference: int) -> None:

@@ -125,9 +125,36 @@ def products_of_registers(text: str) -> int:
     return sum(bool(re.fullmatch(r"R\d+", each.operands[1])) for each in products)
 
 
+@dataclass(frozen=True)
+class _UnderWay:
+    """The registers that products may still read: of those that have no group yet, and of groups, the latest first."""
+
+    open: frozenset[int] = frozenset()
+    groups: tuple[frozenset[int], ...] = (frozenset(),) * 3
+
+    def after(self, instruction: _Instruction) -> "_UnderWay":
+        if instruction.name.startswith("HGMMA"):
+            products = self.open | _read_by_product(instruction)
+            if instruction.operands[-1] != "gsb0":
+                return _UnderWay(products, self.groups)
+            latest, second, *older = self.groups
+            return _UnderWay(frozenset(), (products, latest, second.union(*older)))
+        if instruction.name.startswith("WARPGROUP.DEPBAR"):
+            left = int(instruction.operands[-1], 16)
+            return _UnderWay(self.open, tuple(g if i < left else frozenset() for i, g in enumerate(self.groups)))
+        return self
+
+    def __or__(self, other: "_UnderWay") -> "_UnderWay":
+        return _UnderWay(self.open | other.open, tuple(a | b for a, b in zip(self.groups, other.groups, strict=True)))
+
+    @property
+    def registers(self) -> frozenset[int]:
+        return self.open.union(*self.groups)
+
+
 def overwritten_operands(text: str) -> list[str]:
     """Instructions that write registers which products under way may still read: whatever the path on which the
-    instruction is reached, loops included. A product is under way until all are waited for."""
+    instruction is reached, loops included. A product is under way until its group is waited for."""
     code: list[_Instruction] = []
     labels: dict[str, int] = {}
     for each in _parsed(text):
@@ -148,24 +175,20 @@ def overwritten_operands(text: str) -> list[str]:
             return following if code[i].predicated else []
         return following
 
-    under_way: dict[int, frozenset[int]] = {0: frozenset()}  # before each instruction
+    before: dict[int, _UnderWay] = {0: _UnderWay()}  # each instruction
     todo = [0]
     while todo:
         i = todo.pop()
-        after = under_way[i]
-        if code[i].name.startswith("HGMMA"):
-            after |= _read_by_product(code[i])
-        elif code[i].name.startswith("WARPGROUP.DEPBAR") and code[i].operands[-1] == "0x0":
-            after = frozenset()
+        after = before[i].after(code[i])
         for j in successors(i):
-            known = under_way.get(j)
-            if known is None or not after <= known:
-                under_way[j] = after | (known or frozenset())
+            joined = after | before[j] if j in before else after
+            if joined != before.get(j):
+                before[j] = joined
                 todo.append(j)
     return [
         each.text
         for i, each in enumerate(code)
-        if not each.name.startswith("HGMMA") and _written(each) & under_way.get(i, frozenset())
+        if i in before and not each.name.startswith("HGMMA") and _written(each) & before[i].registers
     ]
 
 

@@ -85,6 +85,12 @@ __device__ __forceinline__ Census total(const Census* counted, int count) {
   return sum;
 }
 
+// The census of all that the lanes of a warp have counted.
+__device__ __forceinline__ Census warp_total(const Census& census) {
+  return {-ptx::warp_max(-census.least_large), ptx::warp_max(census.most_lossy), ptx::warp_max(census.peak),
+          ptx::warp_max(census.beyond)};
+}
+
 // The counts of a block that adds up the censuses of parts of K.
 template <int parts>
 struct PartCounts {
@@ -94,24 +100,30 @@ struct PartCounts {
 
 // The census of an operand from those of groups of its rows, for each of which there are `parts`, one after the other.
 // All threads of the block get it.
-template <int parts>
+template <int threads, int parts>
 __device__ __forceinline__ Census total_of_parts(PartCounts<parts>& counts, const Census* counted, int groups) {
-  for (int part = threadIdx.x; part < parts; part += blockDim.x) {
+  static_assert(parts <= threads);
+  constexpr int shares = threads / parts;  // of the groups; a thread has one of them, and one part
+  const int part = threadIdx.x % parts;
+  if (threadIdx.x < parts) {
     counts.least_large[part] = Census::none().least_large;
     counts.most_lossy[part] = 0;
   }
   if (threadIdx.x == 0)
     counts.sum = {0, 0, 0, 0};
   __syncthreads();
-  for (int i = threadIdx.x; i < groups * parts; i += blockDim.x) {
-    const Census census = counted[i];
-    atomicMin(&counts.least_large[i % parts], census.least_large);
-    atomicMax(&counts.most_lossy[i % parts], census.most_lossy);
-    atomicMax(&counts.sum.peak, census.peak);
-    atomicMax(&counts.sum.beyond, census.beyond);
+  Census census = Census::none();
+  if (threadIdx.x < shares * parts)
+    for (int group = threadIdx.x / parts; group < groups; group += shares) census.add(counted[group * parts + part]);
+  atomicMin(&counts.least_large[part], census.least_large);
+  atomicMax(&counts.most_lossy[part], census.most_lossy);
+  const int peak = ptx::warp_max(census.peak), beyond = ptx::warp_max(census.beyond);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&counts.sum.peak, peak);
+    atomicMax(&counts.sum.beyond, beyond);
   }
   __syncthreads();
-  for (int part = threadIdx.x; part < parts; part += blockDim.x) {
+  if (threadIdx.x < parts) {
     atomicAdd(&counts.sum.least_large, counts.least_large[part]);
     atomicAdd(&counts.sum.most_lossy, counts.most_lossy[part]);
   }

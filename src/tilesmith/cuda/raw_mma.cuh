@@ -42,19 +42,20 @@ class RawProducts {
   }
 
   // Those of the p-th plane of B with the p-th from the end of A.
-  __device__ __forceinline__ void small_products(const PlaneFragment (&a)[planes], int part, bool accumulate) {
+  __device__ __forceinline__ void small_products(float (&to)[elements], const PlaneFragment (&a)[planes], int part,
+                                                 bool accumulate) {
 #pragma unroll
-    for (int p = 0; p < planes; ++p) ptx::wgmma(sum, a[planes - 1 - p], b_descriptor(p, part), accumulate || p > 0);
+    for (int p = 0; p < planes; ++p) ptx::wgmma(to, a[planes - 1 - p], b_descriptor(p, part), accumulate || p > 0);
   }
   // Those that come after them.
-  __device__ __forceinline__ void larger_products(const PlaneFragment (&a)[planes], int part) {
+  __device__ __forceinline__ void larger_products(float (&to)[elements], const PlaneFragment (&a)[planes], int part) {
     if constexpr (planes == 2 && with_least_product)
-      ptx::wgmma(sum, a[1], b_descriptor(1, part), true);
+      ptx::wgmma(to, a[1], b_descriptor(1, part), true);
 #pragma unroll
     for (int order = planes - 2; order >= 0; --order)
 #pragma unroll
       for (int a_plane = order; a_plane >= 0; --a_plane)
-        ptx::wgmma(sum, a[a_plane], b_descriptor(order - a_plane, part), true);
+        ptx::wgmma(to, a[a_plane], b_descriptor(order - a_plane, part), true);
   }
 
   template <int part, int end>
@@ -62,6 +63,14 @@ class RawProducts {
     if constexpr (part < end) {
       rows.split(read<part>(from), step.part[part]);
       split<part + 1, end>(from, step);
+    }
+  }
+
+  template <int part = 0>
+  __device__ __forceinline__ void count_parts() {
+    if constexpr (part < parts) {
+      rows.count(read<part>(at_));
+      count_parts<part + 1>();
     }
   }
 
@@ -73,24 +82,30 @@ class RawProducts {
       for (int i = 0; i < RawFragment::registers; ++i) ptx::keep_until_here(a[p][i]);
   }
 
-  // The products of one part after the other, each in a sum of its own. The next part is split while they run.
-  template <typename Take, int part = 0>
-  __device__ __forceinline__ void parts_in_short_sums(Take take, const PlaneFragment (&a)[planes]) {
+  // The products of one part after the other, each in a sum of its own. While they run, the sum of the part before is
+  // taken and the next one split: after the last part, the first one of the next step if there is one.
+  template <int part = 0, typename Take>
+  __device__ __forceinline__ void parts_in_short_sums(Take take, Step& step, PlaneFragment (&first)[planes], bool more,
+                                                      float (&own)[elements], float (&before)[elements]) {
     ptx::wgmma_fence();
-    small_products(a, part, false);
-    larger_products(a, part);
+    small_products(own, step.part[part], part, false);
+    larger_products(own, step.part[part], part);
     ptx::wgmma_commit();
+    if constexpr (part > 0) {
+      ptx::wgmma_wait<1>();
+      keep(step.part[part - 1]);
+      take(before);
+    }
     if constexpr (part + 1 < parts) {
-      PlaneFragment next[planes];
-      rows.split(read<part + 1>(at_), next);
-      ptx::wgmma_wait<0>();
-      keep(a);
-      take(sum);
-      parts_in_short_sums<Take, part + 1>(take, next);
+      rows.split(read<part + 1>(at_), step.part[part + 1]);
+      parts_in_short_sums<part + 1>(take, step, first, more, before, own);
     } else {
+      ahead_.advance();
+      if (more)
+        split_first(first);
       ptx::wgmma_wait<0>();
-      keep(a);
-      take(sum);
+      keep(step.part[part]);
+      take(own);
     }
   }
 
@@ -132,23 +147,22 @@ class RawProducts {
   __device__ __forceinline__ void start(Step& step) {
     ptx::wgmma_fence();
 #pragma unroll
-    for (int part = 0; part < parts_ahead; ++part) small_products(step.part[part], part, part > 0);
+    for (int part = 0; part < parts_ahead; ++part) small_products(sum, step.part[part], part, part > 0);
     if constexpr (parts_ahead < parts) {
       split<parts_ahead, parts>(at_, step);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int part = parts_ahead; part < parts; ++part) small_products(step.part[part], part, true);
+      for (int part = parts_ahead; part < parts; ++part) small_products(sum, step.part[part], part, true);
     }
 #pragma unroll
-    for (int part = 0; part < parts; ++part) larger_products(step.part[part], part);
+    for (int part = 0; part < parts; ++part) larger_products(sum, step.part[part], part);
     ptx::wgmma_commit();
   }
 
-  // Splits the next step for the census alone.
+  // Reads the next step for the census alone. There may be no B in it.
   __device__ __forceinline__ void count() {
     ring_.wait_full(at_);
-    Step step;
-    split<0, parts>(at_, step);
+    count_parts();
     release();
   }
 
@@ -160,13 +174,23 @@ class RawProducts {
     release();
   }
 
-  // The products of the next step in short sums, which lose least: hands each to `take`.
+  // Splits the first part of the step that is next.
+  __device__ __forceinline__ void split_first(PlaneFragment (&first)[planes]) {
+    ring_.wait_full(ahead_);
+    rows.split(read<0>(ahead_), first);
+  }
+
+  // The products of the next step in short sums, which lose least: hands each to `take`. `first` is its first part, and
+  // then that of the step after it, if there is one.
   template <typename Take>
-  __device__ __forceinline__ void step_in_short_sums(Take take) {
-    ring_.wait_full(at_);
-    PlaneFragment first[planes];
-    rows.split(read<0>(at_), first);
-    parts_in_short_sums(take, first);
+  __device__ __forceinline__ void step_in_short_sums(Take take, PlaneFragment (&first)[planes], bool more) {
+    Step step;
+#pragma unroll
+    for (int p = 0; p < planes; ++p)
+#pragma unroll
+      for (int i = 0; i < RawFragment::registers; ++i) step.part[0][p][i] = first[p][i];
+    float other[elements];
+    parts_in_short_sums(take, step, first, more, sum, other);
     release();
   }
 
@@ -174,6 +198,7 @@ class RawProducts {
   __device__ __forceinline__ void add_kinds(bool accumulate) {
     ring_.wait_full(at_);
     add_kinds_of_parts(accumulate);
+    ahead_.advance();
     release();
   }
 

@@ -55,20 +55,7 @@ class ScaledRows {
       large_pairs_[h] = ptx::half_pair_add(large_pairs_[h], ptx::half_pair_at_least(size, Census::large_pair));
       most[h] = fmaxf(most[h], fmaxf(fabsf(low), fabsf(high)));
     }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (most[h] >= __uint_as_float(infinity)) {
-        most[h] = 0.0f;
-        peak_pairs_[h] = half_nan;
-#pragma unroll
-        for (int i = h; i < RawFragment::registers; i += 2)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (size_of(x.values[2 * i + e]) < infinity)
-              most[h] = fmaxf(most[h], fabsf(x.values[2 * i + e]));
-      }
-      peak_[h] = fmaxf(peak_[h], most[h]);
-    }
+    keep_peaks(x, most);
     if (min(least & 0xffff, least >> 16) < safe_half<planes>) {
 #pragma unroll
       for (int i = 0; i < RawFragment::registers; ++i)
@@ -78,6 +65,14 @@ class ScaledRows {
           lossy_[i % 2] += is_lossy<planes>(first, pairs[i].left[e], x.values[2 * i + e]);
         }
     }
+  }
+
+  // Of values that are not split: finds what the wide scheme needs to know, and nothing else.
+  __device__ __forceinline__ void count(const RawFragment& x) {
+    unsigned sizes[2] = {0, 0};  // as bits, where NaNs are the largest
+#pragma unroll
+    for (int i = 0; i < 2 * RawFragment::registers; ++i) sizes[i / 2 % 2] = max(sizes[i / 2 % 2], size_of(x.values[i]));
+    keep_peaks(x, {__uint_as_float(sizes[0]), __uint_as_float(sizes[1])});
   }
 
   // After step number k along K.
@@ -118,11 +113,29 @@ class ScaledRows {
     for (int h = 0; h < 2; ++h)
       if ((peak_pairs_[h] & 0x7fff) > half_infinity || (peak_pairs_[h] >> 16) > half_infinity)
         census.beyond = Census::special;
-    return {-ptx::warp_max(-census.least_large), ptx::warp_max(census.most_lossy), ptx::warp_max(census.peak),
-            ptx::warp_max(census.beyond)};
+    return warp_total(census);
   }
 
  private:
+  // `largest`: the sizes of the largest values of both rows.
+  __device__ __forceinline__ void keep_peaks(const RawFragment& x, const float (&largest)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float most = largest[h];
+      if (__float_as_uint(most) >= infinity) {
+        most = 0.0f;
+        peak_pairs_[h] = half_nan;
+#pragma unroll
+        for (int i = h; i < RawFragment::registers; i += 2)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (size_of(x.values[2 * i + e]) < infinity)
+              most = fmaxf(most, fabsf(x.values[2 * i + e]));
+      }
+      peak_[h] = fmaxf(peak_[h], most);
+    }
+  }
+
   __device__ __forceinline__ void flush() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

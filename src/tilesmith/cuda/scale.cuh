@@ -57,9 +57,12 @@ struct TileScales {
   int columns[own_columns];
 
   __device__ __forceinline__ TileScales() {}
-  // Starts to read them. `rows` is the thread's first row's, `columns` the tile's first column's.
+  // Starts to read them. `rows` is the thread's first row's, `columns` the tile's first column's; none if those of the
+  // columns are there already.
   __device__ __forceinline__ TileScales(const int* row_scales, const int* column_scales, int thread)
       : rows{row_scales[0], row_scales[8]} {
+    if (column_scales == nullptr)
+      return;
 #pragma unroll
     for (int i = 0; i < own_columns; ++i) columns[i] = column_scales[min(thread + i * threads, tile_n - 1)];
   }

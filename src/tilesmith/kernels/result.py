@@ -144,7 +144,9 @@ def _runs_along_m(out: Matrix) -> bool:
     return out.column_stride != 1 and out.row_stride == 1
 
 
-_REDUCE_THREADS: Final = 256
+_WARP: Final = 32
+_REDUCE_WARPS: Final = 8
+_REDUCE_THREADS: Final = _REDUCE_WARPS * _WARP
 _VECTOR: Final = 4  # of kernels/reduce.cu
 
 
@@ -154,6 +156,7 @@ def reduce_stage(problem: Problem, partials: Result, splits: int) -> Stage:
     lines = out.transposed if partials.along_m else out
     strides = [*out.batch_strides, *(0 for _ in range(MOST_BATCH_DIMENSIONS - len(batch)))]
     vectors = partials.batch[0] // splits * partials.lines * partials.line_stride // _VECTOR
+    turns = next(warps for warps in (1, 2, 4, _REDUCE_WARPS) if 2 * warps >= splits or warps == _REDUCE_WARPS)
     arguments = struct.pack(
         "<10q5i4x",
         *(0, 0),  # addresses
@@ -170,11 +173,12 @@ def reduce_stage(problem: Problem, partials: Result, splits: int) -> Stage:
         "Output": CUDA_TYPES[out.dtype],
         "out_vector": _VECTOR if lines.column_stride == 1 and aligned else 1,
         "threads": _REDUCE_THREADS,
+        "turns": turns,
         "parameter_bytes": len(arguments),
     }
     return Stage(
         kernel=Kernel("reduce", "kernels/reduce.cu", tuple(constants.items()), 0),
-        grid=(math.ceil(vectors / 32), 1, 1),
+        grid=(math.ceil(vectors / (_WARP * _REDUCE_WARPS // turns)), 1, 1),
         threads=_REDUCE_THREADS,
         arguments=arguments,
         addresses=(Address(0, "workspace", partials.offset), Address(8, "out")),

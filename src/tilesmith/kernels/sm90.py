@@ -99,7 +99,6 @@ def _repeats(matrix: Matrix) -> bool:
 def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
     """Every way to cut the work that may be worth it."""
     k_steps = math.ceil(problem.k / TILE_K)
-    single = not problem.batch  # of raw configurations, batches have not been timed
     for swap in (False, True) if problem.m < problem.n and problem.m <= _FEW_ROWS else (False,):
         m, n = (problem.n, problem.m) if swap else (problem.m, problem.n)
         for tile_m, tile_n in PROMOTED_TILES if _promotes(problem) else TILES:
@@ -107,7 +106,7 @@ def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
                 continue  # at least half of it would be empty
             tiles_n = math.ceil(n / tile_n)
             tiles = math.ceil(m / tile_m) * tiles_n * problem.batches
-            may_be_raw = single and _may_be_raw(problem) and tile_n <= _WIDEST_OF_RAW and tiles_n <= _MOST_TIMES_SPLIT
+            may_be_raw = _may_be_raw(problem) and tile_n <= _WIDEST_OF_RAW and tiles_n <= _MOST_TIMES_SPLIT
             for splits in _splits(tiles, k_steps, device):
                 clusters = (1, 2) if m > tile_m and k_steps >= splits * _LEAST_CLUSTER_STEPS else (1,)
                 for cluster, raw in itertools.product(clusters, (False, True) if may_be_raw else (False,)):

@@ -1,7 +1,7 @@
 // Adds the partial products of a split K, in a fixed order, and stores the sums with any strides.
 //
-// A block adds 32 vectors of four neighbours in a line; its warps take turns over the splits,
-// and the first warp adds what the warps have found, in their order.
+// A warp adds 32 vectors of four neighbours in a line. Where there are many splits, several warps take turns over those
+// of the same vectors, and the first of them adds what they have found, in their order.
 
 #include "batch.cuh"
 #include "element.cuh"
@@ -12,6 +12,8 @@ namespace tilesmith {
 using plan::Output;
 
 constexpr int warps = plan::threads / 32;
+constexpr int turns = plan::turns;  // warps that share vectors
+static_assert(warps % turns == 0);
 constexpr int vector = 4;
 using Sums = Vector<float, vector>;
 
@@ -31,15 +33,15 @@ static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
 extern "C" __global__ void __launch_bounds__(plan::threads) reduce(const __grid_constant__ Parameters p) {
   __shared__ Sums found[warps][32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const long long at = static_cast<long long>(blockIdx.x) * 32 + lane;
+  const int warp = threadIdx.x / 32, turn = warp % turns, lane = threadIdx.x % 32;
+  const long long at = (static_cast<long long>(blockIdx.x) * (warps / turns) + warp / turns) * 32 + lane;
   ptx::grid_dependency_wait();
 
   Sums sum = {};
   if (at < p.vectors) {
     const Sums* partial = reinterpret_cast<const Sums*>(p.partial) + at;
 #pragma unroll 8
-    for (int split = warp; split < p.splits; split += warps) {
+    for (int split = turn; split < p.splits; split += turns) {
       const Sums next = partial[split * p.vectors];
 #pragma unroll
       for (int e = 0; e < vector; ++e) sum.element[e] += next.element[e];
@@ -47,12 +49,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads) reduce(const __grid_
   }
   found[warp][lane] = sum;
   __syncthreads();
-  if (warp != 0 || at >= p.vectors)
+  if (turn != 0 || at >= p.vectors)
     return;
 #pragma unroll
-  for (int w = 1; w < warps; ++w)
+  for (int t = 1; t < turns; ++t)
 #pragma unroll
-    for (int e = 0; e < vector; ++e) sum.element[e] += found[w][lane].element[e];
+    for (int e = 0; e < vector; ++e) sum.element[e] += found[warp + t][lane].element[e];
 
   const long long per_line = p.pitch / vector;
   const long long line = at / per_line;

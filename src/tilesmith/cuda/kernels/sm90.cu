@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) sm90(const __grid
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
 
-  bool special = false;
+  bool special = false, only_counts = false;
   if constexpr (runs == Runs::if_planes_suffice) {
     const Census a = total<plan::a_slabs>(p.a_censuses, p.a_census_count);
     const Census b = total<plan::b_slabs>(p.b_censuses, p.b_census_count);
@@ -62,13 +62,15 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) sm90(const __grid
     if (found == Verdict::planes_suffice)
       return;
     special = found == Verdict::special;
+  } else if constexpr (plan::a_is_raw) {
+    only_counts = needs_wide(total<plan::b_slabs>(p.b_censuses, p.b_census_count));
   }
 
   if (warp < 4) {
     ptx::registers_decrease<plan::producer_registers>();
     if (warp == 0 && ptx::elect_one()) {
       if constexpr (plan::a_is_raw)
-        produce_raw(p, shared, share, special);
+        produce_raw(p, shared, share, only_counts, special);
       else
         produce(p, shared, share, special);
     }
@@ -78,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) sm90(const __grid
     if constexpr (plan::a_is_raw && runs == Runs::if_they_do_not)
       consume_wide_raw<Results>(p, shared, share, warp / 4 - 1, special);
     else if constexpr (plan::a_is_raw)
-      consume_raw<Results>(p, shared, share, warp / 4 - 1);
+      consume_raw<Results>(p, shared, share, warp / 4 - 1, only_counts);
     else if constexpr (runs == Runs::if_they_do_not)
       consume_wide_planes<Results>(p, shared, share, warp / 4 - 1, special);
     else if constexpr (promotes && plan::tile_n > plan::widest_promoted)

@@ -3,8 +3,9 @@
 //
 //   plan::wide false   float16 planes, two of them (or one): enough for ordinary values. A census tells whether
 //                      these are ordinary. Of 16-bit numbers one plane is enough.
-//   plan::wide true    bfloat16 planes, three for all of float32's bits, and for values of any size; and one
-//                      more that tells infinities and NaNs from other numbers. Runs only where the others do not do.
+//   plan::wide true    bfloat16 planes, three for all of float32's bits, and for values of any size; and, if there are
+//                      infinities or NaNs, one more that tells them from other numbers. Runs only where the others do
+//                      not do.
 //
 // The planes have the layout of the operand: they are made of lines that run along K (K-major) or along the rows
 // (MN-major), and lie one behind the other along K.
@@ -23,7 +24,7 @@
 namespace tilesmith {
 
 template <typename Strip>
-__device__ __forceinline__ void split_operand(const Operand& o, Shared& shared) {
+__device__ __forceinline__ void split_operand(const Operand& o, Shared& shared, bool special) {
   if (!plan::wide && threadIdx.x == 0)
     shared.census = Census::none();
   // Of all blocks, those come first that had fewer tasks of the other operand.
@@ -35,7 +36,7 @@ __device__ __forceinline__ void split_operand(const Operand& o, Shared& shared) 
     if constexpr (plan::wide && Strip::for_scales)
       strip.run_for_wide_scales();
     else if constexpr (plan::wide)
-      strip.run_wide();
+      strip.run_wide(special);
     else if constexpr (Strip::for_scales)
       strip.run_for_scales(shared, parity);
     else
@@ -53,7 +54,7 @@ __device__ __forceinline__ void split_operand(const Operand& o, Shared& shared) 
 // Every block finds the verdict itself, and leaves it to the next launch.
 __device__ __forceinline__ void judge(const Parameters& p) {
   __shared__ PartCounts<plan::a_parts> counts;
-  const Census a = total_of_parts(counts, p.operands[0].censuses, p.row_groups);
+  const Census a = total_of_parts<plan::threads>(counts, p.operands[0].censuses, p.row_groups);
   const Census b = total<plan::b_slabs>(p.operands[plan::operands - 1].censuses, p.b_census_count);
   if (threadIdx.x == 0) {
     const Verdict found = verdict(a, b, p.operands[0].depth);
@@ -67,17 +68,19 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   __shared__ Shared shared;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
+  bool special = false;
   if constexpr (plan::wide) {
     if constexpr (plan::a_is_raw)
       judge(p);
     if (*p.verdict == Verdict::planes_suffice)
       return;
+    special = *p.verdict == Verdict::special;
   }
   split_operand<Strip<plan::a_source, plan::a_planes, plan::a_mn_major, static_cast<Access>(plan::a_access),
-                      plan::a_rows, plan::a_slabs, plan::a_parts, plan::a_is_raw>>(p.operands[0], shared);
+                      plan::a_rows, plan::a_slabs, plan::a_parts, plan::a_is_raw>>(p.operands[0], shared, special);
   if constexpr (plan::operands > 1)
     split_operand<Strip<plan::b_source, plan::b_planes, plan::b_mn_major, static_cast<Access>(plan::b_access),
-                        plan::b_rows, plan::b_slabs>>(p.operands[plan::operands - 1], shared);
+                        plan::b_rows, plan::b_slabs>>(p.operands[plan::operands - 1], shared, special);
 }
 
 }  // namespace tilesmith

@@ -30,14 +30,14 @@ __device__ __forceinline__ void multiply_and_store(Products& products, int k, in
 // A consumer's tiles, if its operands are single planes.
 template <typename Results>
 __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Share share, int consumer) {
-  Departure<Results> departure(p, shared, consumer);
+  Departure<Results> departure(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
   bool is_waiting = false;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     products.first();
     const Schedule::Work work = tiles.work();
-    const Scales scales = tile_scales(p, work, share, consumer);
+    const Scales scales = departure.scales(work);
     if constexpr (plan::store_waits) {
       multiply_and_store(products, 1, work.k_steps, departure, results, is_waiting);
     } else {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
     }
     products.finish();
     results.take(products.sum);
-    departure.prepare(destination(p, work, share, consumer), scales);
+    departure.prepare(work, scales);
     if constexpr (plan::store_waits)
       is_waiting = true;
     else

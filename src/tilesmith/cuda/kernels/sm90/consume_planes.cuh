@@ -11,13 +11,13 @@ namespace tilesmith {
 // the first step of the next tile is under way, and is stored meanwhile.
 template <typename Results>
 __device__ __forceinline__ void consume_planes(const Parameters& p, Shared& shared, Share share, int consumer) {
-  Departure<Results> departure(p, shared, consumer);
+  Departure<Results> departure(p, shared, share, consumer);
   PromotedProducts products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
   bool is_waiting = false;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Schedule::Work work = tiles.work();
-    const Scales scales = tile_scales(p, work, share, consumer);
+    const Scales scales = departure.scales(work);
     products.start();
     if (is_waiting)
       departure.store(results);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void consume_planes(const Parameters& p, Shared& shar
       products.finish();
       results.add(products.sum);
     }
-    departure.prepare(destination(p, work, share, consumer), scales);
+    departure.prepare(work, scales);
     is_waiting = true;
   }
   if (is_waiting)
@@ -39,7 +39,7 @@ __device__ __forceinline__ void consume_planes(const Parameters& p, Shared& shar
 // The same where K is one step and the tile is wide: its sum needs no other, and there is none to wait in.
 template <typename Results>
 __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared& shared, Share share, int consumer) {
-  Departure<Results> departure(p, shared, consumer);
+  Departure<Results> departure(p, shared, share, consumer);
   PromotedProducts products(shared.ring, shared.a[0], shared.b[0], consumer);
   const ConsumerTurns turns(consumer);
   Results results;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
     products.start();
     turns.pass();
     const Schedule::Work work = tiles.work();
-    departure.prepare(destination(p, work, share, consumer), tile_scales(p, work, share, consumer));
+    departure.prepare(work, departure.scales(work));
     products.finish();
     results.take(products.sum);
     departure.store(results);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
 template <typename Results>
 __device__ __forceinline__ void consume_wide_planes(const Parameters& p, Shared& shared, Share share, int consumer,
                                                     bool special) {
-  Departure<Results> departure(p, shared, consumer);
+  Departure<Results> departure(p, shared, share, consumer);
   PromotedProducts products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results, of_step;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void consume_wide_planes(const Parameters& p, Shared&
       products.step_in_short_sums([&](const float (&sum)[elements]) { of_step.add(sum); });
       results.add(of_step.values);
     }
-    departure.prepare(destination(p, work, share, consumer), tile_scales(p, work, share, consumer));
+    departure.prepare(work, departure.scales(work));
     departure.store(results);
   }
   departure.finish();

@@ -30,40 +30,49 @@ __device__ __forceinline__ void keep_census(const Parameters& p, const Schedule:
 // A consumer's tiles, if A is raw: see consume_planes. As a rule there is one, so nothing waits for the next one. If it
 // is clear from the start that planes do not suffice, it only counts: the wide scheme needs to know the rows of A.
 template <typename Results>
-__device__ __forceinline__ void consume_raw(const Parameters& p, Shared& shared, Share share, int consumer) {
-  Departure<Results> departure(p, shared, consumer);
+__device__ __forceinline__ void consume_raw(const Parameters& p, Shared& shared, Share share, int consumer,
+                                            bool only_counts) {
+  Departure<Results> departure(p, shared, share, consumer);
   ProductsOfRows<ScaledRows<plan::planes>> products(shared.ring, shared.a[0], shared.b[0], consumer);
-  const bool only_counts = needs_wide(total<plan::b_slabs>(p.b_censuses, p.b_census_count));
   Results results;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Schedule::Work work = tiles.work();
-    const Scales scales = tile_scales(p, work, share, consumer);
+    const bool counts = work.tile.n == 0;  // the rows are the same in all columns of tiles
+    if (only_counts && !counts)
+      continue;
+    const Scales scales = departure.scales(work);
     products.rows.start(scales.rows);
     if (only_counts) {
-      for (int k = 1; k <= work.k_steps; ++k) {
-        products.count();
-        products.rows.end_step(k);
-      }
+      for (int k = 0; k < work.k_steps; ++k) products.count();
     } else {
       results.clear();
-      auto step = products.split_ahead();
-      for (int k = 1; k < work.k_steps; ++k) {
-        products.start(step);
+      // Two sets of planes take turns: no register is written that a product under way may read.
+      auto even = products.split_ahead();
+      for (int k = 1; k < work.k_steps; k += 2) {
+        products.start(even);
         products.rows.end_step(k);
-        const auto next = products.split_ahead();
-        products.finish(step);
+        auto odd = products.split_ahead();
+        products.finish(even);
         results.add(products.sum);
-        step = next;
+        products.start(odd);
+        const bool more = k + 1 < work.k_steps;
+        products.rows.end_step(k + 1);
+        if (more)
+          even = products.split_ahead();
+        products.finish(odd);
+        results.add(products.sum);
       }
-      products.start(step);
-      products.finish(step);
-      results.add(products.sum);
+      if (work.k_steps % 2) {
+        products.start(even);
+        products.finish(even);
+        results.add(products.sum);
+      }
     }
-    if (work.tile.n == 0)
+    if (counts)
       keep_census(p, work, share, consumer, products.rows);
     if (only_counts)
       continue;
-    departure.prepare(destination(p, work, share, consumer), scales);
+    departure.prepare(work, scales);
     departure.store(results);
   }
   departure.finish();
@@ -73,24 +82,26 @@ __device__ __forceinline__ void consume_raw(const Parameters& p, Shared& shared,
 template <typename Results>
 __device__ __forceinline__ void consume_wide_raw(const Parameters& p, Shared& shared, Share share, int consumer,
                                                  bool special) {
-  Departure<Results> departure(p, shared, consumer);
+  Departure<Results> departure(p, shared, share, consumer);
   ProductsOfRows<WideRows<plan::planes>> products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results, of_step;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Schedule::Work work = tiles.work();
-    const Scales scales = tile_scales(p, work, share, consumer);
+    const Scales scales = departure.scales(work);
     products.rows.start(scales.rows);
     results.clear();
     if (special) {
       for (int k = 0; k < work.k_steps; ++k) products.add_kinds(k > 0);
       results.take_special(products.sum);
     }
-    for (int k = 0; k < work.k_steps; ++k) {
+    PlaneFragment first[plan::planes];
+    products.split_first(first);
+    for (int k = 1; k <= work.k_steps; ++k) {
       of_step.clear();
-      products.step_in_short_sums([&](const float (&sum)[elements]) { of_step.add(sum); });
+      products.step_in_short_sums([&](const float (&sum)[elements]) { of_step.add(sum); }, first, k < work.k_steps);
       results.add(of_step.values);
     }
-    departure.prepare(destination(p, work, share, consumer), scales);
+    departure.prepare(work, scales);
     departure.store(results);
   }
   departure.finish();

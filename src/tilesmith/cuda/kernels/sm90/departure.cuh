@@ -21,25 +21,23 @@ __device__ __forceinline__ Destination<Output> destination(const Parameters& p, 
   return to;
 }
 
-__device__ __forceinline__ Scales tile_scales(const Parameters& p, const Schedule::Work& work, Share share,
-                                              int consumer) {
-  if constexpr (scale == Scale::none)
-    return {};
-  const BatchIndex batch = BatchIndex::of<plan::batch_rank>(work.batch, p.batch_size);
-  const int thread = threadIdx.x % warpgroup_threads;
-  const int row = share.first_m(work.tile) + consumer * wgmma_m + thread / 32 * 16 + thread % 32 / 4;
-  return {p.a_scales.of(batch) + row, p.b_scales.of(batch) + share.first_n(work.tile), thread};
-}
-
 // Brings results to the output. Their scales are undone on the way.
 template <typename Results>
 class Departure {
+  const Parameters& p_;
+  const Share share_;
+  const int consumer_;
   const ResultStorer storer_;
   int* const column_scales_;
   const int barrier_;
   const int thread_ = threadIdx.x % warpgroup_threads;
   int row_scales_[2];
+  int first_column_ = -1;  // whose scales are in shared memory
   Destination<Output> to_;
+
+  __device__ __forceinline__ bool has_column_scales(const Schedule::Work& work) const {
+    return plan::b_stays && share_.first_n(work.tile) == first_column_;
+  }
 
   template <int from = 0>
   __device__ __forceinline__ void store_chunks(Results& results) const {
@@ -57,18 +55,34 @@ class Departure {
   }
 
  public:
-  __device__ __forceinline__ Departure(const Parameters& p, Shared& shared, int consumer)
-      : storer_(p.out, p.out_lines, shared.out[consumer], 1 + consumer),
+  __device__ __forceinline__ Departure(const Parameters& p, Shared& shared, Share share, int consumer)
+      : p_(p),
+        share_(share),
+        consumer_(consumer),
+        storer_(p.out, p.out_lines, shared.out[consumer], 1 + consumer),
         column_scales_(shared.column_scales[consumer]),
         barrier_(1 + consumer) {}
 
-  // Where the next results go.
-  __device__ __forceinline__ void prepare(const Destination<Output>& to, const Scales& scales) {
-    to_ = to;
+  // Starts to read the scales of a tile.
+  __device__ __forceinline__ Scales scales(const Schedule::Work& work) const {
+    if constexpr (scale == Scale::none)
+      return {};
+    const BatchIndex batch = BatchIndex::of<plan::batch_rank>(work.batch, p_.batch_size);
+    const int row = share_.first_m(work.tile) + consumer_ * wgmma_m + thread_ / 32 * 16 + thread_ % 32 / 4;
+    const int* const columns = p_.b_scales.of(batch) + share_.first_n(work.tile);
+    return {p_.a_scales.of(batch) + row, has_column_scales(work) ? nullptr : columns, thread_};
+  }
+
+  // The next results are those of a tile with these scales.
+  __device__ __forceinline__ void prepare(const Schedule::Work& work, const Scales& scales) {
+    to_ = destination(p_, work, share_, consumer_);
     if constexpr (scale == Scale::none)
       return;
     row_scales_[0] = scales.rows[0];
     row_scales_[1] = scales.rows[1];
+    if (has_column_scales(work))
+      return;
+    first_column_ = share_.first_n(work.tile);
     ptx::named_barrier_sync(barrier_, warpgroup_threads);  // all have used the last ones
     scales.put_columns(column_scales_, thread_);
     ptx::named_barrier_sync(barrier_, warpgroup_threads);

@@ -53,7 +53,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   }
 }
 
-// The same where A is raw: every stage has A and the planes of B that it is multiplied with.
+// The same where A is raw: every stage has A and the planes of B that it is multiplied with, if any.
 template <int planes>
 __device__ __forceinline__ void load_raw(const Parameters& p, Shared& shared, Share share, const Schedule::Work& work,
                                          int first_plane, Ring::Position& at) {
@@ -73,10 +73,16 @@ __device__ __forceinline__ void load_raw(const Parameters& p, Shared& shared, Sh
   }
 }
 
-__device__ __forceinline__ void produce_raw(const Parameters& p, Shared& shared, Share share, bool special) {
+__device__ __forceinline__ void produce_raw(const Parameters& p, Shared& shared, Share share, bool only_counts,
+                                            bool special) {
   Ring::Position at;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Schedule::Work work = tiles.work();
+    if (only_counts) {
+      if (work.tile.n == 0)
+        load_raw<0>(p, shared, share, work, 0, at);
+      continue;
+    }
     if (special)
       load_raw<1>(p, shared, share, work, plan::planes, at);
     load_raw<plan::planes>(p, shared, share, work, 0, at);

@@ -45,7 +45,9 @@ using PromotedProducts = PlaneProducts<ATile, BTile, Ring, elements, plan::a_pla
                                        plan::with_least_product>;
 template <typename Rows>
 using ProductsOfRows = RawProducts<RawATile, BTile, Ring, Rows, elements, plan::planes, plan::with_least_product,
-                                   elements <= 48 || consumers == 1 ? 4 : 2>;
+                                   elements <= 48   ? 4
+                                   : consumers == 1 ? 3
+                                                    : 2>;
 using ConsumerTurns = Turns<consumers, 1 + consumers>;
 using Results = Fragment<Output, elements>;
 using ResultStorer = Storer<Output, plan::chunk, plan::out_along_m, plan::out_by_warp,

@@ -18,7 +18,6 @@ template <typename Strip>
 class Task {
   static constexpr bool mn_major = Strip::mn_major;
   static constexpr int own_rows = Strip::own_rows;
-  static constexpr int stored_planes = Strip::stored_planes;
   using Source = typename Strip::Source;
   using Values = Vector<Source, vector>;
 
@@ -88,13 +87,14 @@ class Task {
     count_rows(shared, parity);
   }
 
-  __device__ __forceinline__ void run_wide() const {
+  // `special`: there are infinities or NaNs, and so somebody who reads the plane that tells them.
+  __device__ __forceinline__ void run_wide(bool special) const {
     WideFactor factor[own_rows];
 #pragma unroll
     for (int i = 0; i < own_rows; ++i)
       factor[i] = WideFactor(-exponent_for_all(row_ + i, first_k_ == 0 && (mn_major ? line_ : in_line_) == 0));
     for_each_step(
-        load_batch(first_k_, from_), [&](unsigned short* to, const Floats& x) { split_wide(to, x, factor); },
+        load_batch(first_k_, from_), [&](unsigned short* to, const Floats& x) { split_wide(to, x, factor, special); },
         [](const Batch&) {});
   }
 
@@ -278,7 +278,7 @@ class Task {
 
   __device__ __forceinline__ void split(unsigned short* to, const Floats& x, const float (&factor)[own_rows],
                                         Tally& tally) const {
-    Plane planes[stored_planes];
+    Plane planes[Strip::planes];
     float left[vector];
     unsigned size[vector / 2];
 #pragma unroll
@@ -308,23 +308,26 @@ class Task {
     }
   }
 
-  __device__ __forceinline__ void split_wide(unsigned short* to, const Floats& x,
-                                             const WideFactor (&factor)[own_rows]) const {
-    Plane planes[stored_planes];
+  __device__ __forceinline__ void split_wide(unsigned short* to, const Floats& x, const WideFactor (&factor)[own_rows],
+                                             bool special) const {
+    Plane planes[Strip::planes], kinds;
 #pragma unroll
     for (int i = 0; i < vector; i += 2) {
       const float low = x.element[i], high = x.element[i + 1];
       const auto pair = bfloat16_planes<Strip::planes>(low, high, factor[i % own_rows], factor[(i + 1) % own_rows]);
 #pragma unroll
       for (int p = 0; p < Strip::planes; ++p) planes[p].element[i / 2] = pair.plane[p];
-      planes[Strip::planes].element[i / 2] = kind_pair(low, high);
+      if (special)
+        kinds.element[i / 2] = kind_pair(low, high);
     }
     store(to, planes);
+    if (special)
+      *reinterpret_cast<Plane*>(to + Strip::planes * to_plane_) = kinds;
   }
 
-  __device__ __forceinline__ void store(unsigned short* to, const Plane (&planes)[stored_planes]) const {
+  __device__ __forceinline__ void store(unsigned short* to, const Plane (&planes)[Strip::planes]) const {
 #pragma unroll
-    for (int p = 0; p < stored_planes; ++p) {
+    for (int p = 0; p < Strip::planes; ++p) {
       *reinterpret_cast<Plane*>(to) = planes[p];
       to += to_plane_;
     }

@@ -68,7 +68,6 @@ template <typename Source_, int planes_, bool mn_major_, Access access_, int row
 struct Strip {
   using Source = Source_;
   static constexpr int planes = planes_;
-  static constexpr int stored_planes = planes + (plan::wide ? 1 : 0);
   static constexpr bool mn_major = mn_major_;
   static constexpr Access access = access_;
   static constexpr int rows = rows_, slabs = slabs_, parts = parts_;
