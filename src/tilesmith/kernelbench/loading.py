@@ -1,0 +1,193 @@
+"""From a problem's text to its model and inputs, without memory for either.
+
+Everything runs with tensors on torch's meta device, which have shapes, types and strides and no elements: inputs
+of many gigabytes cost nothing, and no GPU is asked for.
+"""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+
+from tilesmith.kernelbench.expression import Input, Scalar, Shape
+from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+
+
+class UnsupportedError(ProblemError):
+    """A problem computes something for which there is no expression. The message names it and its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter or buffer of the model."""
+
+    path: str
+    shape: Shape
+    dtype: torch.dtype
+    requires_grad: bool
+    buffer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model on the meta device, and what it is called with."""
+
+    model: nn.Module
+    forward_parameters: tuple[str, ...]  # the names, also of those with defaults that get_inputs leaves out
+    inputs: tuple[Input | Scalar, ...]
+    init_inputs: int  # how many arguments the constructor gets
+    parameters: tuple[Parameter, ...]  # in the order in which the constructor registers them
+
+
+class _StaysOnMeta(TorchFunctionMode):
+    """Ignores every request for a device or a generator, spelled in any way."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func in _MOVES:
+            return args[0]
+        if func is torch.Tensor.to:
+            return _with_dtype(args[0], [*args[1:], *named.values()])
+        if named.get("device") is not None:
+            named["device"] = "meta"
+        named.pop("generator", None)
+        return func(*args, **named)
+
+
+_MOVES: Final = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory)
+
+
+def _with_dtype(x: torch.Tensor, arguments: list[Any]) -> torch.Tensor:
+    """What `to` does besides moving."""
+    wanted = [y.dtype if isinstance(y, torch.Tensor) else y for y in arguments]
+    return next((x.to(y) for y in wanted if isinstance(y, torch.dtype)), x)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Tensors made here have no memory, whatever device is asked for."""
+    with torch.device("meta"), _StaysOnMeta():
+        yield
+
+
+def load(problem: ProblemFile) -> Loaded:
+    """The model and inputs of a problem. This runs the file's code in this process."""
+    space: dict[str, Any] = {"__name__": problem.name.removesuffix(".py"), "__file__": problem.name}
+    with on_meta():
+        _user_code(problem, "importing the file", lambda: exec(compile(problem.text, problem.name, "exec"), space))
+        cls = space.get("Model")
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+            raise ProblemError(f"{problem.name}: Model is not a class of torch.nn.Module")
+        init_inputs = _values(problem, space, "get_init_inputs")
+        with _registrations() as order:
+            model: nn.Module = _user_code(problem, "Model(*get_init_inputs())", lambda: cls(*init_inputs))
+        parameters = _parameters(model, order)
+        values = _values(problem, space, "get_inputs")
+    model.to("meta")  # what was made of numpy arrays, for example
+    names, inputs = _arguments(problem, model, values)
+    return Loaded(model, names, inputs, len(init_inputs), parameters)
+
+
+def _values(problem: ProblemFile, space: dict[str, Any], name: str) -> list[Any]:
+    function = space.get(name)
+    if not callable(function):
+        raise ProblemError(f"{problem.name}: {name} is not a function")
+    values = _user_code(problem, f"{name}()", function)
+    if not isinstance(values, list | tuple):
+        raise ProblemError(f"{problem.name}: {name}() returns {type(values).__name__}, not a list")
+    return list(values)
+
+
+def _arguments(
+    problem: ProblemFile, model: nn.Module, values: list[Any]
+) -> tuple[tuple[str, ...], tuple[Input | Scalar, ...]]:
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*values)
+    except TypeError as error:
+        raise ProblemError(f"{problem.name}: get_inputs() does not fit forward{signature}: {error}") from None
+    names: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}_{i}" for i in range(len(values) - len(names))]
+        else:
+            names.append(parameter.name)
+    return tuple(names), tuple(
+        _argument(problem, name, i, value) for i, (name, value) in enumerate(zip(names, values, strict=False))
+    )
+
+
+def _argument(problem: ProblemFile, name: str, index: int, value: object) -> Input | Scalar:
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        return Input(name, index, tuple(value.shape), value.dtype, tuple(value.stride()))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Scalar(value, name, index)
+    kind = f"a tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    raise UnsupportedError(f"{problem.name}: argument {name} of forward is {kind}, not a dense tensor or a number")
+
+
+@contextmanager
+def _registrations() -> Iterator[list[torch.Tensor]]:
+    """The parameters and buffers in the order in which modules register them."""
+    order: list[torch.Tensor] = []
+
+    def remember(_module: nn.Module, _name: str, value: torch.Tensor | None) -> None:
+        if value is not None:
+            order.append(value)
+
+    handles = [
+        hooks.register_module_parameter_registration_hook(remember),
+        hooks.register_module_buffer_registration_hook(remember),
+    ]
+    try:
+        yield order
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _parameters(model: nn.Module, order: list[torch.Tensor]) -> tuple[Parameter, ...]:
+    place: dict[int, int] = {}
+    for i, tensor in enumerate(order):
+        place.setdefault(id(tensor), i)
+    found = [(path, x, False) for path, x in model.named_parameters()]
+    found += [(path, x, True) for path, x in model.named_buffers()]
+    found.sort(key=lambda entry: place.get(id(entry[1]), len(order)))
+    return tuple(Parameter(path, tuple(x.shape), x.dtype, x.requires_grad, buffer) for path, x, buffer in found)
+
+
+def _user_code(problem: ProblemFile, what: str, function: Callable[[], Any]) -> Any:
+    """The function's value; its errors, even an exit, as ours."""
+    try:
+        return function()
+    except ProblemError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ProblemError(f"{what} fails: {describe(problem, error)}") from None
+
+
+def describe(problem: ProblemFile, error: BaseException) -> str:
+    """An error of the user's code in one line, with the innermost line of the file that it came through."""
+    name, text = type(error).__name__, str(error).strip()
+    message = f"{name}: {text.splitlines()[0]}" if text else name
+    return f"{message}{where(problem, error.__traceback__)}"
+
+
+def where(problem: ProblemFile, trace: TracebackType | None = None) -> str:
+    """ " at FILE:LINE: CODE" for the innermost line of the problem in a traceback, or in the running stack."""
+    frames = traceback.walk_tb(trace) if trace else reversed(list(traceback.walk_stack(sys._getframe(1))))
+    numbers = [number for frame, number in frames if frame.f_code.co_filename == problem.name]
+    return f" at {problem.name}:{numbers[-1]}: {problem.line(numbers[-1])}" if numbers else ""

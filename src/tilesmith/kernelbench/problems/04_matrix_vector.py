@@ -1,0 +1,20 @@
+"""A matrix times one column, with a very long inner size."""
+
+import torch
+from torch import nn
+
+M = 2048
+K = 1048576
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(M, K), torch.rand(K, 1)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,21 @@
+"""A small result with a very long inner size."""
+
+import torch
+from torch import nn
+
+M = 256
+K = 524288
+N = 256
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(M, K), torch.rand(K, N)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,21 @@
+"""A large result with an inner size of 64."""
+
+import torch
+from torch import nn
+
+M = 32768
+K = 64
+N = 32768
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(M, K), torch.rand(K, N)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,21 @@
+"""A product whose sizes are odd, so that no tile divides them."""
+
+import torch
+from torch import nn
+
+M = 8205
+K = 2949
+N = 5921
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(M, K), torch.rand(K, N)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

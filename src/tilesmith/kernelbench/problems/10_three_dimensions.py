@@ -1,0 +1,22 @@
+"""A three-dimensional tensor times a matrix, along the last dimension."""
+
+import torch
+from torch import nn
+
+BATCH = 16
+M = 1024
+K = 2048
+N = 768
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(BATCH, M, K), torch.rand(K, N)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

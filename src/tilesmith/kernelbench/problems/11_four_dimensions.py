@@ -1,0 +1,23 @@
+"""A four-dimensional tensor times a matrix, spelled as an einsum."""
+
+import torch
+from torch import nn
+
+BATCH = 8
+HEIGHT = 256
+WIDTH = 512
+K = 256
+N = 768
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.einsum("bijl,lk->bijk", A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(BATCH, HEIGHT, WIDTH, K), torch.rand(K, N)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

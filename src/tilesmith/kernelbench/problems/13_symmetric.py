@@ -1,0 +1,20 @@
+"""The product of two symmetric matrices."""
+
+import torch
+from torch import nn
+
+N = 4096
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    a, b = torch.rand(N, N), torch.rand(N, N)
+    return [(a + a.T) / 2, (b + b.T) / 2]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,19 @@
+"""The product of two upper triangular matrices, which is one too."""
+
+import torch
+from torch import nn
+
+N = 4096
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.triu(torch.matmul(A, B))
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.triu(torch.rand(N, N)), torch.triu(torch.rand(N, N))]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,21 @@
+"""A product whose first operand is stored transposed."""
+
+import torch
+from torch import nn
+
+M = 2048
+K = 8192
+N = 4096
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A.T, B)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(K, M), torch.rand(K, N)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

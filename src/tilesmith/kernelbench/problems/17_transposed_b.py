@@ -1,0 +1,21 @@
+"""A product whose second operand is stored transposed."""
+
+import torch
+from torch import nn
+
+M = 2048
+K = 8192
+N = 4096
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return torch.matmul(A, B.T)
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.rand(M, K), torch.rand(N, K)]
+
+
+def get_init_inputs() -> list[object]:
+    return []

@@ -1,0 +1,117 @@
+"""Constructors of expressions that undo what torch does on its way to a kernel.
+
+torch brings batched products and einsums to `mm` and `bmm` with reshapes, permutations and expansions around
+them. Here these meet and cancel, so that a tensor of four dimensions times a matrix is one Product of the two,
+and a broadcast operand is not copied. Every rule keeps the value of each element as it is.
+"""
+
+import math
+
+from tilesmith.kernelbench.expression import (
+    Added,
+    Expression,
+    Product,
+    Scalar,
+    Scaled,
+    Shape,
+    View,
+    swaps_last_two,
+)
+
+
+def reshape(x: Expression, shape: Shape) -> Expression:
+    if x.shape == shape:
+        return x
+    match x:
+        case View(y, "reshape"):
+            return reshape(y, shape)
+        case Scaled(y, factor):
+            return Scaled(reshape(y, shape), factor)
+        case Added(y, bias) if bias.shape == y.shape[-1:] == shape[-1:]:  # what Linear adds to every row
+            return Added(reshape(y, shape), bias)
+        case Product(a, b):
+            return _reshaped_product(a, b, shape) or View(x, "reshape", shape)
+        case _:
+            return View(x, "reshape", shape)
+
+
+def permute(x: Expression, dimensions: tuple[int, ...]) -> Expression:
+    if dimensions == tuple(range(len(dimensions))):
+        return x
+    wide = [i for i in dimensions if x.shape[i] != 1]
+    if wide == sorted(wide):  # only sizes of one move
+        return reshape(x, tuple(x.shape[i] for i in dimensions))
+    match x:
+        case View(y, "permute", first):
+            return permute(y, tuple(first[i] for i in dimensions))
+        case View(y, "reshape", shape) if _wide(y.shape) == _wide(shape):  # sizes of one came or went: do it after
+            places = dict(zip(_places(shape), _places(y.shape), strict=True))
+            rest = [i for i, size in enumerate(y.shape) if size == 1]
+            return reshape(permute(y, (*(places[i] for i in wide), *rest)), tuple(shape[i] for i in dimensions))
+        case Scaled(y, factor):
+            return Scaled(permute(y, dimensions), factor)
+        case Product(a, b) if (
+            swaps_last_two(View(x, "permute", dimensions)) and swaps_last_two(a) and swaps_last_two(b)
+        ):
+            return product(transposed(b), transposed(a))
+        case _:
+            return View(x, "permute", dimensions)
+
+
+def expand(x: Expression, shape: Shape) -> Expression:
+    if x.shape == shape:
+        return x
+    return View(x.x if isinstance(x, View) and x.op == "expand" else x, "expand", shape)
+
+
+def transposed(x: Expression) -> Expression:
+    """The last two dimensions exchanged."""
+    count = len(x.shape)
+    return permute(x, (*range(count - 2), count - 1, count - 2))
+
+
+def product(a: Expression, b: Expression) -> Expression:
+    shape = Product(a, b).shape
+    if len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0] == 1 and (_is_reshape(a) or _is_reshape(b)):
+        return reshape(product(reshape(a, a.shape[1:]), reshape(b, b.shape[1:])), shape)
+    if isinstance(a, View) and a.op == "expand" and _broadcasts(a.x, b, shape):
+        return product(a.x, b)
+    if isinstance(b, View) and b.op == "expand" and _broadcasts(a, b.x, shape):
+        return product(a, b.x)
+    return Product(a, b)
+
+
+def scaled(x: Expression, factor: Scalar) -> Expression:
+    result = Scaled(x, factor)
+    return x if factor.index is None and factor.value == 1 and result.dtype == x.dtype else result
+
+
+def _reshaped_product(a: Expression, b: Expression, shape: Shape) -> Expression | None:
+    """A product in another shape as one of reshaped operands, if these have been reshaped before."""
+    if len(a.shape) >= 2 and len(b.shape) <= 2 and _is_reshape(a):
+        (*count, inner), columns = a.shape, b.shape[1:]
+        lead = shape[: len(shape) - len(columns)]
+        if lead and math.prod(lead) == math.prod(count) and (*lead, *columns) == shape:
+            return product(reshape(a, (*lead, inner)), b)
+    if a.shape[:-2] == b.shape[:-2] != () and (_is_reshape(a) or _is_reshape(b)):
+        (*count, rows, inner), columns, lead = a.shape, b.shape[-1:], shape[:-2]
+        if math.prod(lead) == math.prod(count) and (*lead, rows, *columns) == shape:
+            return product(reshape(a, (*lead, rows, inner)), reshape(b, (*lead, inner, *columns)))
+    return None
+
+
+def _is_reshape(x: Expression) -> bool:
+    return isinstance(x, View) and x.op == "reshape"
+
+
+def _broadcasts(a: Expression, b: Expression, shape: Shape) -> bool:
+    return len(a.shape) > 1 and len(b.shape) > 1 and Product(a, b).shape == shape
+
+
+def _wide(shape: Shape) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _places(shape: Shape) -> list[int]:
+    """Where the sizes other than one stand."""
+    return [i for i, size in enumerate(shape) if size != 1]

@@ -1,0 +1,185 @@
+"""From a model to the expression that its forward computes.
+
+forward runs on tensors without memory, and every operation that torch dispatches is looked up in the rules, after
+torch has brought matmul, einsum, Linear and all other spellings to a few. What has no rule is refused by name.
+With numbers among the arguments it runs twice, with two made-up values for each: the expressions must be equal,
+or a number was used for more than a factor.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tilesmith.kernelbench.expression import Attribute, Expression, Input, Number, Scalar, children, show
+from tilesmith.kernelbench.loading import Loaded, UnsupportedError, describe, load, on_meta, where
+from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, RefusalError, Stale, Value, plain
+
+LARGEST: Final = 500  # nodes of an expression; a value that is used twice counts twice
+
+_aten: Final = torch.ops.aten
+
+
+def trace(problem: ProblemFile, loaded: Loaded | None = None) -> Expression:
+    """The expression of a problem's forward. This runs the file's code in this process.
+
+    >>> from tilesmith.kernelbench.problem_file import shipped
+    >>> [show(trace(problem)) for problem in shipped()[13:16]]
+    ['triu(A @ B)', 'tril(A @ B)', 'A.T @ B']
+    """
+    loaded = loaded or load(problem)
+    found = _run(problem, loaded, 0)
+    numbers = [x.name for x in loaded.inputs if isinstance(x, Scalar)]
+    if numbers and _run(problem, loaded, 1) != found:
+        raise UnsupportedError(f"{problem.name}: forward uses {', '.join(numbers)} for more than a factor")
+    return found
+
+
+def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
+    recorder = _Recorder(problem)
+    arguments = [recorder.argument(x, turn) for x in loaded.inputs]
+    for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
+        recorder.remember(x, Attribute(path, tuple(x.shape), x.dtype))
+    try:
+        with on_meta(), torch.no_grad(), recorder:
+            result = loaded.model(*arguments)
+    except (ProblemError, KeyboardInterrupt):
+        raise
+    except NotImplementedError as error:  # torch's, for what needs the elements of a tensor
+        raise UnsupportedError(describe(problem, error)) from None
+    except BaseException as error:
+        raise ProblemError(f"forward fails: {describe(problem, error)}") from None
+    return recorder.outcome(result)
+
+
+class _Recorder(TorchDispatchMode):
+    """Knows the expression of every tensor that it has seen."""
+
+    def __init__(self, problem: ProblemFile) -> None:
+        super().__init__()
+        self._problem = problem
+        self._known: dict[int, tuple[torch.Tensor, Value]] = {}  # by id; the tensor is kept, so that the id is
+        self._numbers: dict[Number, Scalar] = {}
+
+    def argument(self, x: Input | Scalar, turn: int) -> torch.Tensor | Number:
+        """What forward is called with."""
+        if isinstance(x, Scalar):
+            value = _made_up(x, turn)
+            self._numbers[value] = x
+            return _Float(value) if isinstance(value, float) else _Int(value)
+        tensor = torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
+        self.remember(tensor, x)
+        return tensor
+
+    def remember(self, tensor: torch.Tensor, value: Value) -> None:
+        self._known[id(tensor)] = (tensor, value)
+
+    def outcome(self, result: object) -> Expression:
+        """The expression of what forward has returned."""
+        name = self._problem.name
+        if isinstance(result, list | tuple | dict):
+            raise UnsupportedError(f"{name}: forward returns {len(result)} values in a {type(result).__name__}")
+        if not isinstance(result, torch.Tensor):
+            raise UnsupportedError(f"{name}: forward returns a {type(result).__name__}, not a tensor")
+        try:
+            return plain(self._value(result), "the result")
+        except RefusalError as error:
+            raise UnsupportedError(f"{name}: forward returns {error}") from None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        packet, kwargs = func.overloadpacket, kwargs or {}
+        try:
+            rule = RULES.get(packet) or IN_PLACE.get(packet)
+            if rule is None or func._overloadname == "out":
+                with self:
+                    result = func.decompose(*args, **kwargs)
+                if result is NotImplemented:
+                    raise RefusalError(f"{packet}{_reason(func, args)}")
+                return result
+            result = func(*args, **kwargs)
+            value = rule(Call(str(packet), _by_name(func, args, kwargs), result, self._value, self._numbers))
+            if not isinstance(value, Diagonal):
+                self._check(value, result, str(packet))
+            if packet in IN_PLACE:
+                self._outdate(result, str(packet))
+        except RefusalError as error:
+            raise UnsupportedError(f"{error}{where(self._problem) or f' in {self._problem.name}'}") from None
+        self.remember(result, value)
+        return result
+
+    def _value(self, tensor: torch.Tensor) -> Value:
+        known = self._known.get(id(tensor))
+        if known is None:
+            raise RefusalError("a tensor that is no argument of forward, parameter or buffer")
+        return known[1]
+
+    def _check(self, value: Expression, result: torch.Tensor, what: str) -> None:
+        if _size(value) > LARGEST:
+            raise RefusalError(f"{what}, after too many operations,")
+        if (value.shape, value.dtype) != (tuple(result.shape), result.dtype):
+            raise RefusalError(f"{what} to {result.dtype}")
+
+    def _outdate(self, changed: torch.Tensor, what: str) -> None:
+        """Forget what shares the memory of a changed tensor; arguments and parameters must not."""
+        memory = changed.untyped_storage()._cdata
+        for tensor, value in list(self._known.values()):
+            if tensor.untyped_storage()._cdata == memory:
+                if isinstance(value, Input | Attribute):
+                    raise RefusalError(f"{what}, which changes {show(value)} in place,")
+                self.remember(tensor, Stale())
+
+
+def _by_name(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation, with defaults."""
+    parameters = func._schema.arguments
+    defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
+    return defaults | dict(zip((parameter.name for parameter in parameters), args, strict=False)) | dict(kwargs)
+
+
+def _reason(func: Any, args: tuple[Any, ...]) -> str:
+    """What is to be said of an operation besides its name."""
+    if func is _aten._local_scalar_dense.default:
+        return ", which reads an element of a tensor,"
+    if func._schema.is_mutable:
+        return ", which changes a tensor in place,"
+    if not any(isinstance(x, torch.Tensor) for x in args):
+        return ", which makes a tensor,"
+    return ""
+
+
+def _size(x: Expression) -> int:
+    """The number of nodes; some number above LARGEST if there are more."""
+    count, stack = 0, [x]
+    while stack and count <= LARGEST:
+        stack += children(stack.pop())
+        count += 1
+    return count
+
+
+class _Undecided:
+    """A number that cannot decide anything: its comparison would be lost in the expression."""
+
+    def _refuse(self, *_: object) -> bool:
+        raise NotImplementedError("a number among the arguments decides what forward computes")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = _refuse  # type: ignore[assignment]
+
+
+class _Float(_Undecided, float):
+    __hash__ = float.__hash__
+
+
+class _Int(_Undecided, int):
+    __hash__ = int.__hash__
+
+
+def _made_up(x: Scalar, turn: int) -> Number:
+    """A value for an argument that no constant of the file has."""
+    place = 2 * (x.index or 0) + turn + 1
+    return math.pi * 1e-3 * place + 0.7 if isinstance(x.value, float) else 1_000_003 * place
