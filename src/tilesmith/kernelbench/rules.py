@@ -8,7 +8,17 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from tilesmith.kernelbench import simplify
-from tilesmith.kernelbench.expression import Added, Expression, Multiplied, Number, Scalar, Triangle
+from tilesmith.kernelbench.expression import (
+    Added,
+    Attribute,
+    Expression,
+    Input,
+    Multiplied,
+    Number,
+    Scalar,
+    Triangle,
+    show,
+)
 
 _aten: Final = torch.ops.aten
 
@@ -19,7 +29,10 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """torch.diag of a vector: known only as a factor of a product, which then multiplies rows or columns."""
+    """torch.diag of a vector: known only as a factor of a product, which then multiplies rows or columns.
+
+    The zeros besides the diagonal are dropped, also where they would have met infinities.
+    """
 
     vector: Expression
 
@@ -61,7 +74,7 @@ class Call:
 def plain(value: Value, what: str) -> Expression:
     """A value that can be used for anything."""
     if isinstance(value, Diagonal):
-        raise RefusalError(f"{what} of torch.diag: known in products of two matrices only,")
+        raise RefusalError(f"{what} of torch.diag outside of a product of two matrices")
     if isinstance(value, Stale):
         raise RefusalError(f"{what} of a tensor that was changed in place under another name")
     return value
@@ -73,6 +86,12 @@ def _same(call: Call) -> Expression:
 
 def _reshape(call: Call) -> Expression:
     return simplify.reshape(call.tensor("self"), tuple(call.result.shape))
+
+
+def _reshape_in_place(call: Call) -> Expression:
+    if isinstance(x := call.tensor("self"), Input | Attribute):
+        raise RefusalError(f"{call.name}, which changes {show(x)} in place,")
+    return simplify.reshape(x, tuple(call.result.shape))
 
 
 def _expand(call: Call) -> Expression:
@@ -178,6 +197,7 @@ Rule: TypeAlias = Callable[[Call], Expression | Diagonal]
 RULES: Final[dict[Any, Rule]] = {
     **dict.fromkeys((_aten.detach, _aten.alias, _aten.clone, _aten._to_copy, _aten.lift_fresh), _same),
     **dict.fromkeys((_aten.view, _aten._unsafe_view, _aten._reshape_alias, _aten.unsqueeze, _aten.squeeze), _reshape),
+    **dict.fromkeys((_aten.unsqueeze_, _aten.squeeze_), _reshape_in_place),  # torch's own matmul does that
     _aten.expand: _expand,
     _aten.t: _t,
     _aten.transpose: _transpose,

@@ -44,10 +44,17 @@ def permute(x: Expression, dimensions: tuple[int, ...]) -> Expression:
     match x:
         case View(y, "permute", first):
             return permute(y, tuple(first[i] for i in dimensions))
-        case View(y, "reshape", shape) if _wide(y.shape) == _wide(shape):  # sizes of one came or went: do it after
-            places = dict(zip(_places(shape), _places(y.shape), strict=True))
+        case View(y, "reshape", shape) if 1 in shape:  # sizes of one come last
+            bare = permute(reshape(y, _wide(shape)), tuple(_places(shape).index(i) for i in wide))
+            return reshape(bare, tuple(shape[i] for i in dimensions))
+        case View(y, "reshape", shape) if _wide(y.shape) == shape:
             rest = [i for i, size in enumerate(y.shape) if size == 1]
-            return reshape(permute(y, (*(places[i] for i in wide), *rest)), tuple(shape[i] for i in dimensions))
+            bare = permute(y, (*(_places(y.shape)[i] for i in dimensions), *rest))
+            return reshape(bare, tuple(shape[i] for i in dimensions))
+        case View(Product(a, View(y, "reshape")), "reshape", shape) if (
+            len(a.shape) == 2 and (*a.shape[1:], *shape[1:]) == y.shape and dimensions[-2:] == (0, len(shape) - 1)
+        ):  # a matrix times a batch of them, done by torch as one matrix that holds their columns
+            return product(a, permute(y, dimensions))
         case Scaled(y, factor):
             return Scaled(permute(y, dimensions), factor)
         case Product(a, b) if (
@@ -74,8 +81,10 @@ def product(a: Expression, b: Expression) -> Expression:
     shape = Product(a, b).shape
     if len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0] == 1 and (_is_reshape(a) or _is_reshape(b)):
         return reshape(product(reshape(a, a.shape[1:]), reshape(b, b.shape[1:])), shape)
-    if isinstance(a, View) and a.op == "expand" and _broadcasts(a.x, b, shape):
-        return product(a.x, b)
+    if isinstance(a, View) and a.op == "expand":
+        x = reshape(a.x, (1, *a.x.shape)) if len(a.x.shape) == 1 else a.x
+        if _broadcasts(x, b, shape):
+            return product(x, b)
     if isinstance(b, View) and b.op == "expand" and _broadcasts(a, b.x, shape):
         return product(a, b.x)
     return Product(a, b)
@@ -88,10 +97,12 @@ def scaled(x: Expression, factor: Scalar) -> Expression:
 
 def _reshaped_product(a: Expression, b: Expression, shape: Shape) -> Expression | None:
     """A product in another shape as one of reshaped operands, if these have been reshaped before."""
+    if b.shape[1:] == (1,) and a.shape[:-1] == shape and _is_reshape(b):
+        return product(a, reshape(b, b.shape[:1]))
     if len(a.shape) >= 2 and len(b.shape) <= 2 and _is_reshape(a):
         (*count, inner), columns = a.shape, b.shape[1:]
         lead = shape[: len(shape) - len(columns)]
-        if lead and math.prod(lead) == math.prod(count) and (*lead, *columns) == shape:
+        if math.prod(lead) == math.prod(count) and (*lead, *columns) == shape:
             return product(reshape(a, (*lead, inner)), b)
     if a.shape[:-2] == b.shape[:-2] != () and (_is_reshape(a) or _is_reshape(b)):
         (*count, rows, inner), columns, lead = a.shape, b.shape[-1:], shape[:-2]
@@ -108,8 +119,8 @@ def _broadcasts(a: Expression, b: Expression, shape: Shape) -> bool:
     return len(a.shape) > 1 and len(b.shape) > 1 and Product(a, b).shape == shape
 
 
-def _wide(shape: Shape) -> list[int]:
-    return [size for size in shape if size != 1]
+def _wide(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
 
 
 def _places(shape: Shape) -> list[int]:

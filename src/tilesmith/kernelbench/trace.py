@@ -49,9 +49,14 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
             result = loaded.model(*arguments)
     except (ProblemError, KeyboardInterrupt):
         raise
+    except RefusalError as error:
+        raise UnsupportedError(f"{error}{where(problem, error.__traceback__)}") from None
     except NotImplementedError as error:  # torch's, for what needs the elements of a tensor
-        raise UnsupportedError(describe(problem, error)) from None
+        raise UnsupportedError(f"forward fails without data: {describe(problem, error)}") from None
     except BaseException as error:
+        if numbers := [x.name for x in loaded.inputs if isinstance(x, Scalar)]:
+            changed = f"forward fails with another value of {', '.join(numbers)}"
+            raise UnsupportedError(f"{changed}: {describe(problem, error)}") from None
         raise ProblemError(f"forward fails: {describe(problem, error)}") from None
     return recorder.outcome(result)
 
@@ -166,7 +171,7 @@ class _Undecided:
     """A number that cannot decide anything: its comparison would be lost in the expression."""
 
     def _refuse(self, *_: object) -> bool:
-        raise NotImplementedError("a number among the arguments decides what forward computes")
+        raise RefusalError("a number among the arguments that decides what forward computes")
 
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = _refuse  # type: ignore[assignment]
 

@@ -1,0 +1,111 @@
+"""What a problem computes, found out in a process of its own: the file may do anything while it is traced."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+import torch
+
+from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_dict, to_dict
+from tilesmith.kernelbench.loading import Parameter, UnsupportedError, load
+from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+from tilesmith.kernelbench.trace import trace
+
+_LINES: Final = 3  # of what a crashed file had to say
+
+
+@dataclass(frozen=True, slots=True)
+class Recognized:
+    """A problem as far as it has to be known to write another file that computes the same."""
+
+    expression: Expression
+    forward_parameters: tuple[str, ...]  # the names, also of those with defaults that get_inputs leaves out
+    inputs: tuple[Input | Scalar, ...]  # what get_inputs gives, in order
+    init_inputs_count: int  # how many arguments the constructor gets
+    parameters: tuple[Parameter, ...]  # parameters and buffers, in the order in which the constructor registers them
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "expression": to_dict(self.expression),
+            "forward_parameters": list(self.forward_parameters),
+            "inputs": [to_dict(x) for x in self.inputs],
+            "init_inputs_count": self.init_inputs_count,
+            "parameters": [
+                [x.path, list(x.shape), str(x.dtype).removeprefix("torch."), x.requires_grad, x.buffer]
+                for x in self.parameters
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Recognized":
+        """The value of which `to_dict` made this."""
+        inputs = tuple(x for x in map(from_dict, data["inputs"]) if isinstance(x, Input | Scalar))
+        parameters = tuple(
+            Parameter(path, tuple(shape), getattr(torch, dtype), requires_grad, buffer)
+            for path, shape, dtype, requires_grad, buffer in data["parameters"]
+        )
+        names = tuple(data["forward_parameters"])
+        return cls(from_dict(data["expression"]), names, inputs, data["init_inputs_count"], parameters)
+
+
+def recognize_here(problem: ProblemFile) -> Recognized:
+    """What a problem computes. This runs the file's code in this process."""
+    loaded = load(problem)
+    expression = trace(problem, loaded)
+    return Recognized(expression, loaded.forward_parameters, loaded.inputs, loaded.init_inputs, loaded.parameters)
+
+
+def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized:
+    """What a problem computes, from a process that has `timeout` seconds for it.
+
+    Whatever goes wrong there is a ProblemError, and an UnsupportedError for what has no expression.
+    """
+    package = str(resources.files("tilesmith"))
+    path = os.pathsep.join(filter(None, [os.path.dirname(package), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as messages:
+        text.write(json.dumps([problem.name, problem.text]).encode())
+        text.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tilesmith.kernelbench.worker", str(answer.fileno())],
+            stdin=text,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            pass_fds=[answer.fileno()],
+            env=os.environ | {"PYTHONPATH": path},
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ProblemError(f"{problem.name} has not finished after {timeout:g} seconds") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        answer.seek(0)
+        messages.seek(0)
+        return _answered(problem, answer.read(), status, messages.read().decode(errors="replace"))
+
+
+def _answered(problem: ProblemFile, answer: bytes, status: int, messages: str) -> Recognized:
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        end = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        lines = [line.strip() for line in messages.splitlines() if line.strip()][:_LINES]
+        said = ": " + " | ".join(lines) if lines else ""
+        raise ProblemError(f"{problem.name} ended the process before it was traced ({end}){said}") from None
+    match found:
+        case {"unsupported": str(message)}:
+            raise UnsupportedError(message)
+        case {"problem": str(message)}:
+            raise ProblemError(message)
+        case _:
+            return Recognized.from_dict(found)
