@@ -171,21 +171,21 @@ def _stand_in(x: Expression) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
-def to_dict(value: object) -> dict[str, Any]:
+def to_dict(node: Expression) -> dict[str, Any]:
     """A node as JSON can hold it.
 
     >>> to_dict(Scaled(Attribute("w", (2,), torch.float32), Scalar(0.5)))["x"]
     {'node': 'Attribute', 'path': 'w', 'shape': [2], 'dtype': 'float32'}
     """
 
-    def plain(x: object) -> object:
+    def plain(x: Any) -> Any:
         if isinstance(x, torch.dtype):
             return str(x).removeprefix("torch.")
         if isinstance(x, tuple):
             return list(x)
-        return to_dict(x) if type(x).__name__ in _NODES else x
+        return to_dict(x) if isinstance(x, Expression) else x
 
-    return {"node": type(value).__name__} | {f.name: plain(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
+    return {"node": type(node).__name__} | {field.name: plain(getattr(node, field.name)) for field in fields(node)}
 
 
 def from_dict(data: Mapping[str, Any]) -> Expression:
@@ -199,7 +199,7 @@ def from_dict(data: Mapping[str, Any]) -> Expression:
         return from_dict(x) if isinstance(x, dict) else x
 
     node = _NODES[data["node"]]
-    return node(**{name: value(name, x) for name, x in data.items() if name != "node"})  # type: ignore[no-any-return]
+    return node(**{name: value(name, x) for name, x in data.items() if name != "node"})
 
 
 def children(x: Expression) -> tuple[Expression, ...]:

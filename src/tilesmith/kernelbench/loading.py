@@ -49,7 +49,7 @@ class Loaded:
 
 
 class _StaysOnMeta(TorchFunctionMode):
-    """Ignores every request for a device or a generator, spelled in any way."""
+    """Ignores every request for a device, pinned memory or a generator."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -61,7 +61,8 @@ class _StaysOnMeta(TorchFunctionMode):
             return _with_dtype(args[0], [*args[1:], *named.values()])
         if named.get("device") is not None:
             named["device"] = "meta"
-        named.pop("generator", None)
+        for name in ("generator", "pin_memory"):
+            named.pop(name, None)
         return func(*args, **named)
 
 
@@ -83,12 +84,15 @@ def on_meta() -> Iterator[None]:
 
 def load(problem: ProblemFile) -> Loaded:
     """The model and inputs of a problem. This runs the file's code in this process."""
-    space: dict[str, Any] = {"__name__": problem.name.removesuffix(".py"), "__file__": problem.name}
+    space: dict[str, Any] = {"__name__": "problem", "__file__": problem.name}
+    code = compile(problem.text, problem.name, "exec", dont_inherit=True)
     with on_meta():
-        _user_code(problem, "importing the file", lambda: exec(compile(problem.text, problem.name, "exec"), space))
+        _user_code(problem, f"importing {problem.name}", lambda: exec(code, space))
         cls = space.get("Model")
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
             raise ProblemError(f"{problem.name}: Model is not a class of torch.nn.Module")
+        if cls.forward is nn.Module.forward:
+            raise ProblemError(f"{problem.name}: Model has no forward")
         init_inputs = _values(problem, space, "get_init_inputs")
         with _registrations() as order:
             model: nn.Module = _user_code(problem, "Model(*get_init_inputs())", lambda: cls(*init_inputs))
@@ -161,7 +165,7 @@ def _parameters(model: nn.Module, order: list[torch.Tensor]) -> tuple[Parameter,
     place: dict[int, int] = {}
     for i, tensor in enumerate(order):
         place.setdefault(id(tensor), i)
-    found = [(path, x, False) for path, x in model.named_parameters()]
+    found: list[tuple[str, torch.Tensor, bool]] = [(path, x, False) for path, x in model.named_parameters()]
     found += [(path, x, True) for path, x in model.named_buffers()]
     found.sort(key=lambda entry: place.get(id(entry[1]), len(order)))
     return tuple(Parameter(path, tuple(x.shape), x.dtype, x.requires_grad, buffer) for path, x, buffer in found)
@@ -171,11 +175,9 @@ def _user_code(problem: ProblemFile, what: str, function: Callable[[], Any]) -> 
     """The function's value; its errors, even an exit, as ours."""
     try:
         return function()
-    except ProblemError:
+    except (ProblemError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         raise ProblemError(f"{what} fails: {describe(problem, error)}") from None
 
 

@@ -99,7 +99,8 @@ def _answered(problem: ProblemFile, answer: bytes, status: int, messages: str) -
         found = json.loads(answer)
     except ValueError:
         end = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        lines = [line.strip() for line in messages.splitlines() if line.strip()][:_LINES]
+        lines = [line.strip() for line in messages.splitlines() if line.strip()]
+        lines = lines[-1:] if any(line.startswith("Traceback") for line in lines) else lines[:_LINES]
         said = ": " + " | ".join(lines) if lines else ""
         raise ProblemError(f"{problem.name} ended the process before it was traced ({end}){said}") from None
     match found:

@@ -10,14 +10,11 @@ import torch
 from tilesmith.kernelbench import simplify
 from tilesmith.kernelbench.expression import (
     Added,
-    Attribute,
     Expression,
-    Input,
     Multiplied,
     Number,
     Scalar,
     Triangle,
-    show,
 )
 
 _aten: Final = torch.ops.aten
@@ -86,12 +83,6 @@ def _same(call: Call) -> Expression:
 
 def _reshape(call: Call) -> Expression:
     return simplify.reshape(call.tensor("self"), tuple(call.result.shape))
-
-
-def _reshape_in_place(call: Call) -> Expression:
-    if isinstance(x := call.tensor("self"), Input | Attribute):
-        raise RefusalError(f"{call.name}, which changes {show(x)} in place,")
-    return simplify.reshape(x, tuple(call.result.shape))
 
 
 def _expand(call: Call) -> Expression:
@@ -197,7 +188,7 @@ Rule: TypeAlias = Callable[[Call], Expression | Diagonal]
 RULES: Final[dict[Any, Rule]] = {
     **dict.fromkeys((_aten.detach, _aten.alias, _aten.clone, _aten._to_copy, _aten.lift_fresh), _same),
     **dict.fromkeys((_aten.view, _aten._unsafe_view, _aten._reshape_alias, _aten.unsqueeze, _aten.squeeze), _reshape),
-    **dict.fromkeys((_aten.unsqueeze_, _aten.squeeze_), _reshape_in_place),  # torch's own matmul does that
+    **dict.fromkeys((_aten.unsqueeze_, _aten.squeeze_), _reshape),  # torch's own matmul calls them on its result
     _aten.expand: _expand,
     _aten.t: _t,
     _aten.transpose: _transpose,
@@ -220,7 +211,7 @@ RULES: Final[dict[Any, Rule]] = {
     _aten.diag_embed: _diagonal,
 }
 
-# These write their result over their first argument.
+# These write their result over the elements of their first argument.
 IN_PLACE: Final[dict[Any, Rule]] = {
     _aten.mul_: _multiply,
     _aten.div_: _divide,

@@ -25,14 +25,14 @@ def reshape(x: Expression, shape: Shape) -> Expression:
     match x:
         case View(y, "reshape"):
             return reshape(y, shape)
-        case Scaled(y, factor):
-            return Scaled(reshape(y, shape), factor)
+        case Scaled(y, factor) if not _is_reshape(inner := reshape(y, shape)):
+            return Scaled(inner, factor)
         case Added(y, bias) if bias.shape == y.shape[-1:] == shape[-1:]:  # what Linear adds to every row
-            return Added(reshape(y, shape), bias)
-        case Product(a, b):
-            return _reshaped_product(a, b, shape) or View(x, "reshape", shape)
-        case _:
-            return View(x, "reshape", shape)
+            if not _is_reshape(inner := reshape(y, shape)):
+                return Added(inner, bias)
+        case Product(a, b) if result := _reshaped_product(a, b, shape):
+            return result
+    return View(x, "reshape", shape)
 
 
 def permute(x: Expression, dimensions: tuple[int, ...]) -> Expression:

@@ -43,7 +43,7 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
     recorder = _Recorder(problem)
     arguments = [recorder.argument(x, turn) for x in loaded.inputs]
     for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
-        recorder.remember(x, Attribute(path, tuple(x.shape), x.dtype))
+        recorder.begin_with(x, Attribute(path, tuple(x.shape), x.dtype))
     try:
         with on_meta(), torch.no_grad(), recorder:
             result = loaded.model(*arguments)
@@ -65,9 +65,10 @@ class _Recorder(TorchDispatchMode):
     """Knows the expression of every tensor that it has seen."""
 
     def __init__(self, problem: ProblemFile) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._problem = problem
         self._known: dict[int, tuple[torch.Tensor, Value]] = {}  # by id; the tensor is kept, so that the id is
+        self._leaves: list[tuple[torch.Tensor, Input | Attribute]] = []
         self._numbers: dict[Number, Scalar] = {}
 
     def argument(self, x: Input | Scalar, turn: int) -> torch.Tensor | Number:
@@ -77,11 +78,12 @@ class _Recorder(TorchDispatchMode):
             self._numbers[value] = x
             return _Float(value) if isinstance(value, float) else _Int(value)
         tensor = torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
-        self.remember(tensor, x)
+        self.begin_with(tensor, x)
         return tensor
 
-    def remember(self, tensor: torch.Tensor, value: Value) -> None:
-        self._known[id(tensor)] = (tensor, value)
+    def begin_with(self, tensor: torch.Tensor, leaf: Input | Attribute) -> None:
+        self._leaves.append((tensor, leaf))
+        self._remember(tensor, leaf)
 
     def outcome(self, result: object) -> Expression:
         """The expression of what forward has returned."""
@@ -111,12 +113,15 @@ class _Recorder(TorchDispatchMode):
             value = rule(Call(str(packet), _by_name(func, args, kwargs), result, self._value, self._numbers))
             if not isinstance(value, Diagonal):
                 self._check(value, result, str(packet))
-            if packet in IN_PLACE:
-                self._outdate(result, str(packet))
+            if func._schema.is_mutable:
+                self._changed(result, packet in IN_PLACE, str(packet))
         except RefusalError as error:
             raise UnsupportedError(f"{error}{where(self._problem) or f' in {self._problem.name}'}") from None
-        self.remember(result, value)
+        self._remember(result, value)
         return result
+
+    def _remember(self, tensor: torch.Tensor, value: Value) -> None:
+        self._known[id(tensor)] = (tensor, value)
 
     def _value(self, tensor: torch.Tensor) -> Value:
         known = self._known.get(id(tensor))
@@ -130,14 +135,15 @@ class _Recorder(TorchDispatchMode):
         if (value.shape, value.dtype) != (tuple(result.shape), result.dtype):
             raise RefusalError(f"{what} to {result.dtype}")
 
-    def _outdate(self, changed: torch.Tensor, what: str) -> None:
-        """Forget what shares the memory of a changed tensor; arguments and parameters must not."""
-        memory = changed.untyped_storage()._cdata
-        for tensor, value in list(self._known.values()):
+    def _changed(self, result: torch.Tensor, elements: bool, what: str) -> None:
+        """Refuse changes of arguments and parameters, and forget what shares the elements of a changed tensor."""
+        memory = result.untyped_storage()._cdata
+        for tensor, leaf in self._leaves:
+            if tensor is result or (elements and tensor.untyped_storage()._cdata == memory):
+                raise RefusalError(f"{what}, which changes {show(leaf)} in place,")
+        for tensor, _ in list(self._known.values()) if elements else ():
             if tensor.untyped_storage()._cdata == memory:
-                if isinstance(value, Input | Attribute):
-                    raise RefusalError(f"{what}, which changes {show(value)} in place,")
-                self.remember(tensor, Stale())
+                self._remember(tensor, Stale())
 
 
 def _by_name(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +179,7 @@ class _Undecided:
     def _refuse(self, *_: object) -> bool:
         raise RefusalError("a number among the arguments that decides what forward computes")
 
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = _refuse  # type: ignore[assignment]
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = _refuse
 
 
 class _Float(_Undecided, float):

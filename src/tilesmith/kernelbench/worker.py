@@ -25,10 +25,14 @@ def answer(problem: ProblemFile) -> dict[str, Any]:
 
 def main() -> None:
     name, text = json.load(sys.stdin)
-    with os.fdopen(int(sys.argv[1]), "w") as file:
-        json.dump(answer(ProblemFile(name, text)), file)
-        file.flush()
-        os._exit(0)  # threads and exit handlers of the user's file have no say in it
+    found = json.dumps(answer(ProblemFile(name, text))).encode()
+    try:
+        with os.fdopen(int(sys.argv[1]), "wb") as file:
+            file.write(found)
+    except OSError as error:
+        sys.stderr.write(f"the answer cannot be written: {error.strerror}\n")
+        os._exit(1)
+    os._exit(0)  # threads and exit handlers of the file have no say in it
 
 
 if __name__ == "__main__":
