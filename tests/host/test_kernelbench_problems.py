@@ -141,6 +141,7 @@ def test_numpy_inputs_and_parameters_go_to_meta() -> None:
     ("text", "message"),
     [
         ("x = (", r"problem.py:1: not Python: '\(' was never closed"),
+        ("\nreturn 1", "problem.py:2: not Python: 'return' outside function"),
         ("x = 1\0", "problem.py.* not Python: .*null bytes"),
         ("def get_inputs(): pass", "problem.py does not define Model, get_init_inputs"),
         ("import torch", "problem.py does not define Model, get_inputs, get_init_inputs"),
@@ -202,7 +203,7 @@ def test_a_problem_that_fails_says_where(old: str, new: str, message: str) -> No
         ("'text'", "a str"),
         ("True", "a bool"),
         ("[1]", "a list"),
-        ("torch.sparse_coo_tensor(size=(5, 7))", "a tensor of layout"),
+        ("torch.sparse_coo_tensor(size=(5, 7), check_invariants=False)", "a tensor of layout"),
     ],
 )
 def test_an_argument_of_another_kind_is_refused(value: str, kind: str) -> None:

@@ -1,6 +1,7 @@
 """Tracing: every spelling becomes the expected expression, which computes what the model computes."""
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -168,6 +169,8 @@ def test_einsums(equation: str, a: tuple[int, ...], b: tuple[int, ...], expected
         ("(A @ B).flatten()", MATRICES, "(A @ B).reshape(15)"),
         ("(A @ B).view(2, 2, 4)", SQUARES, "(A @ B).reshape(2, 2, 4)"),
         ("A.expand(2, 5, 7)", {"A": (5, 7)}, "A.expand(2, 5, 7)"),
+        ("A.expand(5, 7) @ B", {"A": (5, 1), "B": (7, 3)}, "A.expand(5, 7) @ B"),
+        ("A @ B.expand(7, 3)", {"A": (5, 7), "B": (1, 3)}, "A @ B.expand(7, 3)"),
         ("(A @ B) @ A", SQUARES, "(A @ B) @ A"),
         ("A @ B", {"A": (3,), "B": (2, 3, 7)}, "(A.unsqueeze(0) @ B).reshape(2, 7)"),
         ("A * s", {"A": (5, 7), "s": 3.5}, "A * s"),
@@ -223,6 +226,45 @@ def test_spellings(body: str, inputs: dict[str, Any], expected: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (2, 3, 5, 7)])
 def test_parameters_of_the_model(init: str, body: str, expected: str, shape: tuple[int, ...]) -> None:
     check(problem(body, init, A=shape), expected)
+
+
+def shuffled(random: Random, name: str, shape: list[int]) -> tuple[list[str], list[int]]:
+    """A few lines that only move elements around, and the shape after them."""
+    lines: list[str] = []
+    for step in random.sample(["permute", "unsqueeze", "merge", "expand", "scale"], random.randrange(4)):
+        place = random.randrange(len(shape))
+        if step == "permute":
+            order = random.sample(range(len(shape)), len(shape))
+            lines, shape = [*lines, f"{name} = {name}.permute({order})"], [shape[i] for i in order]
+        elif step == "unsqueeze":
+            lines, shape = [*lines, f"{name} = {name}.unsqueeze({place})"], [*shape[:place], 1, *shape[place:]]
+        elif step == "merge" and place:
+            shape = [*shape[: place - 1], shape[place - 1] * shape[place], *shape[place + 1 :]]
+            lines = [*lines, f"{name} = {name}.reshape({shape})"]
+        elif step == "expand":
+            lines, shape = [*lines, f"{name} = {name}.expand(2, *{shape})"], [2, *shape]
+        else:
+            lines = [*lines, f"{name} = {name} * 2"]
+    return lines, shape
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_simplifying_keeps_the_value(seed: int) -> None:
+    """Random views around a random contraction; sizes of one are frequent, because rules treat them apart."""
+    random = Random(seed)
+    first = [random.choice([1, 2, 3]) for _ in range(random.randrange(1, 4))]
+    before, shape = shuffled(random, "A", first)
+    sizes = dict(zip("abcdefg", shape, strict=False))
+    shared = random.sample(sorted(sizes), random.randrange(len(sizes) + 1))
+    sizes |= {"x": random.choice([1, 2, 3])}
+    second = random.sample([*shared, "x"], len(shared) + 1)
+    kept = [label for label in sizes if label not in shared or random.random() < 0.4]
+    random.shuffle(kept)
+    equation = f"{''.join(sorted(sizes)[: len(shape)])},{''.join(second)}->{''.join(kept)}"
+    after, _ = shuffled(random, "C", [sizes[label] for label in kept])
+    lines = [*before, f"C = torch.einsum('{equation}', A, B)", *after, "return C"]
+    file = problem("; ".join(lines), A=tuple(first), B=tuple(sizes[label] for label in second))
+    check(file, show(trace(file)))
 
 
 def test_an_argument_given_twice_stays_two_arguments() -> None:

@@ -1,6 +1,7 @@
 """A problem file: Python text that defines `Model`, `get_inputs` and `get_init_inputs`."""
 
 import symtable
+import warnings
 from dataclasses import dataclass
 from importlib import resources
 from os import PathLike
@@ -28,7 +29,10 @@ class ProblemFile:
 
     def __post_init__(self) -> None:
         try:
-            table = symtable.symtable(self.text, self.name, "exec")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they are for those who run the file
+                compile(self.text, self.name, "exec", dont_inherit=True)  # finds more than symtable does
+                table = symtable.symtable(self.text, self.name, "exec")
         except SyntaxError as error:
             raise ProblemError(f"{self.name}:{error.lineno or 1}: not Python: {error.msg}") from None
         except ValueError as error:  # a NUL in the text

@@ -116,7 +116,8 @@ def _is_reshape(x: Expression) -> bool:
 
 
 def _broadcasts(a: Expression, b: Expression, shape: Shape) -> bool:
-    return len(a.shape) > 1 and len(b.shape) > 1 and Product(a, b).shape == shape
+    """Whether matmul itself brings two batches of matrices to this shape."""
+    return min(len(a.shape), len(b.shape)) > 1 and a.shape[-1] == b.shape[-2] and Product(a, b).shape == shape
 
 
 def _wide(shape: Shape) -> Shape:
