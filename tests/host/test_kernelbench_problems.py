@@ -115,6 +115,12 @@ def test_parameters_come_in_the_order_of_their_creation() -> None:
     assert Recognized.from_dict(found.to_dict()) == found
 
 
+def test_a_file_may_define_classes_that_look_for_their_module() -> None:
+    config = "from dataclasses import dataclass\n@dataclass\nclass Config:\n    n: 'int' = 3\n"
+    tail = TAIL.replace("[7, 3]", "[7, Config().n]")
+    assert recognize_here(problem(config + MODEL + tail)) == recognize_here(problem(MODEL + TAIL))
+
+
 def test_strides_of_inputs_are_kept() -> None:
     loaded = load(problem(MODEL + TAIL.replace("torch.rand(5, 7)", "torch.rand(7, 5).T")))
     assert loaded.inputs == (Input("x", 0, (5, 7), torch.float32, (1, 5)),)

@@ -267,6 +267,13 @@ def test_simplifying_keeps_the_value(seed: int) -> None:
     check(file, show(trace(file)))
 
 
+def test_further_arguments_have_names_with_numbers() -> None:
+    file = problem("B[0] @ A * B[1]", A=(7, 3), B=(5, 7), C=2.0)
+    text = file.text.replace("self, A, B, C", "self, A, *B")
+    assert text != file.text
+    check(ProblemFile("p.py", text), "(B_0 @ A) * B_1")
+
+
 def test_an_argument_given_twice_stays_two_arguments() -> None:
     file = problem("A @ B", **SQUARES)
     text = file.text.replace("return [integers(4, 4), integers(4, 4)]", "a = integers(4, 4); return [a, a]")
@@ -292,7 +299,15 @@ def test_a_constant_is_told_from_an_argument_of_the_same_value() -> None:
         ("A / 3", MATRICES, "aten.div by something other than a power of two at p.py:16: return A / 3"),
         ("A / B", SQUARES, "aten.div by something other than a power of two at p.py:16: return A / B"),
         ("A.half()", MATRICES, "aten._to_copy to torch.float16 at p.py:16: return A.half()"),
+        ("A + torch.ones(7)", MATRICES, "aten.ones, which makes a tensor, at p.py:16: return A + torch.ones(7)"),
         ("A @ torch.eye(7)", MATRICES, "aten.eye, which makes a tensor, at p.py:16: return A @ torch.eye(7)"),
+        ("torch.cat([A, A])", MATRICES, "aten.cat at p.py:16: return torch.cat([A, A])"),
+        (
+            "with torch.autocast('cpu', torch.bfloat16): return A @ B",
+            MATRICES,
+            "torch.autocast, which changes types on some devices only, at p.py:16: "
+            "with torch.autocast('cpu', torch.bfloat16): return A @ B",
+        ),
         ("A.relu_()", MATRICES, "aten.relu_, which changes a tensor in place, at p.py:16: return A.relu_()"),
         ("A.mul_(2)", MATRICES, "aten.mul_, which changes A in place, at p.py:16: return A.mul_(2)"),
         ("A.T.mul_(2)", MATRICES, "aten.mul_, which changes A in place, at p.py:16: return A.T.mul_(2)"),

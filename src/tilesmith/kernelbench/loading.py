@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Final
 
 import torch
@@ -42,7 +42,8 @@ class Loaded:
     """A model on the meta device, and what it is called with."""
 
     model: nn.Module
-    forward_parameters: tuple[str, ...]  # the names, also of those with defaults that get_inputs leaves out
+    # The names, also of those with defaults that get_inputs leaves out; *rest becomes rest_0, rest_1 and so on.
+    forward_parameters: tuple[str, ...]
     inputs: tuple[Input | Scalar, ...]
     init_inputs: int  # how many arguments the constructor gets
     parameters: tuple[Parameter, ...]  # in the order in which the constructor registers them
@@ -66,6 +67,7 @@ class _StaysOnMeta(TorchFunctionMode):
         return func(*args, **named)
 
 
+_MODULE: Final = "__problem__"  # the name of the last file that was loaded
 _MOVES: Final = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory)
 
 
@@ -84,7 +86,9 @@ def on_meta() -> Iterator[None]:
 
 def load(problem: ProblemFile) -> Loaded:
     """The model and inputs of a problem. This runs the file's code in this process."""
-    space: dict[str, Any] = {"__name__": "problem", "__file__": problem.name}
+    module = sys.modules[_MODULE] = ModuleType(_MODULE)  # dataclasses look for their module there
+    module.__file__ = problem.name
+    space = module.__dict__
     code = compile(problem.text, problem.name, "exec", dont_inherit=True)
     with on_meta():
         _user_code(problem, f"importing {problem.name}", lambda: exec(code, space))

@@ -25,7 +25,8 @@ class Recognized:
     """A problem as far as it has to be known to write another file that computes the same."""
 
     expression: Expression
-    forward_parameters: tuple[str, ...]  # the names, also of those with defaults that get_inputs leaves out
+    # The names, also of those with defaults that get_inputs leaves out; *rest becomes rest_0, rest_1 and so on.
+    forward_parameters: tuple[str, ...]
     inputs: tuple[Input | Scalar, ...]  # what get_inputs gives, in order
     init_inputs_count: int  # how many arguments the constructor gets
     parameters: tuple[Parameter, ...]  # parameters and buffers, in the order in which the constructor registers them

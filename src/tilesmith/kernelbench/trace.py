@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,7 +46,7 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
     for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
         recorder.begin_with(x, Attribute(path, tuple(x.shape), x.dtype))
     try:
-        with on_meta(), torch.no_grad(), recorder:
+        with on_meta(), mock.patch.object(torch.autocast, "__enter__", _refuse_autocast), torch.no_grad(), recorder:
             result = loaded.model(*arguments)
     except (ProblemError, KeyboardInterrupt):
         raise
@@ -59,6 +60,10 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
             raise UnsupportedError(f"{changed}: {describe(problem, error)}") from None
         raise ProblemError(f"forward fails: {describe(problem, error)}") from None
     return recorder.outcome(result)
+
+
+def _refuse_autocast(_: object) -> None:
+    raise RefusalError("torch.autocast, which changes types on some devices only,")
 
 
 class _Recorder(TorchDispatchMode):
@@ -159,7 +164,8 @@ def _reason(func: Any, args: tuple[Any, ...]) -> str:
         return ", which reads an element of a tensor,"
     if func._schema.is_mutable:
         return ", which changes a tensor in place,"
-    if not any(isinstance(x, torch.Tensor) for x in args):
+    flat = [y for x in args for y in (x if isinstance(x, list | tuple) else [x])]
+    if not any(isinstance(x, torch.Tensor) for x in flat):
         return ", which makes a tensor,"
     return ""
 
