@@ -70,13 +70,13 @@ class Turns {
  public:
   __device__ __forceinline__ Turns(int consumer) : consumer_(consumer) {
     if (consumer == 1)
-      pass();
+      hand_over();
   }
   __device__ __forceinline__ void wait() const {
     if constexpr (consumers == 2)
       ptx::named_barrier_sync(first_barrier + consumer_, 2 * warpgroup_threads);
   }
-  __device__ __forceinline__ void pass() const {
+  __device__ __forceinline__ void hand_over() const {
     if constexpr (consumers == 2)
       ptx::named_barrier_arrive(first_barrier + 1 - consumer_, 2 * warpgroup_threads);
   }

@@ -1,1 +1,1 @@
-"""KernelBench problems: files that hold a model and its inputs, and what Tilesmith makes of them."""
+"""Problem files of KernelBench's kind: from a PyTorch model to a kernel that is proven."""

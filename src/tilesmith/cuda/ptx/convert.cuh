@@ -21,7 +21,7 @@ __device__ __forceinline__ float bfloat16_to_float(unsigned short bits) {
 }
 
 __device__ __forceinline__ unsigned short float_to_bfloat16(float value) {
-#if __CUDA_ARCH__ >= 800
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   unsigned short bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
@@ -34,7 +34,7 @@ __device__ __forceinline__ unsigned short float_to_bfloat16(float value) {
 #endif
 }
 
-#if __CUDA_ARCH__ >= 800
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 // Two at once, the first one in the low half.
 __device__ __forceinline__ unsigned float_to_half_pair(float low, float high) {
   unsigned bits;

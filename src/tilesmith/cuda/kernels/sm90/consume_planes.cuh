@@ -46,7 +46,7 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     turns.wait();
     products.start();
-    turns.pass();
+    turns.hand_over();
     const Schedule::Work work = tiles.work();
     departure.prepare(work, departure.scales(work));
     products.finish();

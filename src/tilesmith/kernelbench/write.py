@@ -1,0 +1,179 @@
+"""From what a problem computes to a module that computes it with our kernels: text that needs no Tilesmith.
+
+The text has one plan, for the operands of the problem itself, on one GPU. All other sizes, strides and GPUs take
+kernels that can do any product; so do gradients.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from textwrap import indent, wrap
+from typing import Final
+
+import torch
+
+from tilesmith import __version__
+from tilesmith.accuracy import Accuracy
+from tilesmith.device import Device
+from tilesmith.kernelbench.constructor import constructor
+from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, planned_text
+from tilesmith.kernelbench.expression import (
+    Added,
+    Attribute,
+    Expression,
+    Input,
+    Multiplied,
+    Product,
+    Scalar,
+    Scaled,
+    Triangle,
+    View,
+    children,
+    evaluate,
+    show,
+    swaps_last_two,
+)
+from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.recognize import Recognized
+from tilesmith.plan import Plan
+from tilesmith.planner import choose
+from tilesmith.problem import Problem
+
+_INDENT: Final = " " * 4
+_WIDTH: Final = 110  # of comments
+_BLANK_LINE: Final = "\n\n"
+_PROMISES: Final = {
+    "fp32": "float32, with an error against float64 that is no larger than that of torch's float32 product, on nearly "
+    "all data, down to 3e-7 in norm",
+    "tf32": "TF32: 11 significant bits of every operand, sums in float32; the error is that of torch's TF32 product",
+    "ieee": "float32, one chain of multiply-adds over K",
+}
+
+
+def written(
+    problem: ProblemFile, recognized: Recognized, device: Device, accuracy: Accuracy, *, standalone: bool = False
+) -> str:
+    """The text of a module with `ModelNew`. `standalone`: it has the problem's inputs too, and as a program compares
+    and times itself with the problem's own model."""
+    plan = plan_of(recognized, device, accuracy)
+    text = _template("module.py.in")
+    nodes = list(_nodes(recognized.expression))
+    if any(isinstance(node, Scaled | Multiplied) for node in nodes):
+        text += _template("factors.py.in")
+    if any(isinstance(node, Triangle) for node in nodes):
+        text += _template("triangle.py.in")
+    operands = _planned_operands(recognized) if plan else None
+    values = {
+        "general": general_text(device) + elementwise_text(),
+        "planned": "" if plan is None else planned_text(plan),
+        "capability": device.capability,
+        "multiprocessors": device.sm_count,
+        "operands": tuple((tuple(x.shape), x.stride()) for x in operands or ()),
+        "workspace_bytes": 0 if plan is None else plan.workspace_bytes,
+    }
+    text = _filled(text, values)
+    definitions, bases, body = constructor(problem)
+    model = f"class ModelNew({bases}):\n{indent(body and body + _BLANK_LINE, _INDENT)}{_forward(recognized)}"
+    parts = [_header(recognized, plan, accuracy), "\n", text, "\n\n", definitions, "\n\n" if definitions else "", model]
+    if standalone:
+        values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
+        parts.append(_filled(_template("standalone.py.in"), values))
+    return "".join(parts)
+
+
+def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan | None:
+    """How the largest product of a problem is done; None if there is none that is worth a plan of its own."""
+    operands = _planned_operands(recognized)
+    if operands is None or any(x.dtype != torch.float32 for x in operands):
+        return None
+    plan = choose(Problem.of(*operands, accuracy=accuracy), device)
+    return None if plan.name.startswith("simt") else plan
+
+
+def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The operands of the largest product, without memory, as our kernels get them."""
+    products = [node for node in _nodes(recognized.expression) if isinstance(node, Product)]
+    if not products:
+        return None
+    inputs = [_stand_in(x) if isinstance(x, Input) else x.value for x in recognized.inputs]
+    attributes = {x.path: torch.empty(x.shape, dtype=x.dtype, device="meta") for x in recognized.parameters}
+    pairs = []
+    for product in products:
+        a, b = evaluate(product.a, inputs, attributes), evaluate(product.b, inputs, attributes)
+        pairs.append((a.unsqueeze(0) if a.dim() == 1 else a, b.unsqueeze(1) if b.dim() == 1 else b))
+    return max(pairs, key=lambda pair: torch.matmul(*pair).numel() * pair[0].shape[-1])
+
+
+def _stand_in(x: Input) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
+
+
+def _nodes(x: Expression) -> Iterator[Expression]:
+    yield x
+    for child in children(x):
+        yield from _nodes(child)
+
+
+def _header(recognized: Recognized, plan: Plan | None, accuracy: Accuracy) -> str:
+    """What the module is, as comments."""
+    lines = [f"ModelNew: {show(recognized.expression)}, written by Tilesmith {__version__}."]
+    if plan is not None:
+        workspace = f", with {plan.workspace_bytes} bytes of workspace" if plan.workspace_bytes else ""
+        lines += [
+            f"The plan for {plan.problem} on {plan.device.name}: {plan.name}{workspace}.",
+            "Other sizes, strides and GPUs take kernels for any product, on the CUDA cores; so do gradients.",
+            f"Precision class: {_PROMISES[accuracy]}.",
+        ]
+    return "".join(f"# {line}\n" for text in lines for line in wrap(text, _WIDTH))
+
+
+def _forward(recognized: Recognized) -> str:
+    parameters = ", ".join(["self", *recognized.forward_parameters[: len(recognized.inputs)]])
+    return f"{_INDENT}def forward({parameters}):\n{_INDENT * 2}return {_code(recognized.expression)}\n"
+
+
+def _code(x: Expression) -> str:
+    """An expression as Python that calls the functions of the module."""
+    match x:
+        case Input(name):
+            return name
+        case Attribute(path):
+            return f"self.{path}"
+        case Scalar():
+            return x.name or repr(x.value)
+        case View(y):
+            return _code(y) + _view_code(x)
+        case Product(a, b):
+            return f"_matmul({_code(a)}, {_code(b)})"
+        case Scaled(y, factor):
+            return f"_scaled({_code(y)}, {_code(factor)})"
+        case Multiplied(y, z):
+            return f"_times({_code(y)}, {_code(z)})"
+        case Added(y, z):
+            return f"{_code(y)} + {_code(z)}"
+        case Triangle(Product() as y, upper, diagonal):
+            return f"_triangle({_code(y)}, {diagonal}, {upper})"
+        case Triangle(y, upper, diagonal):
+            return f"_torch.{'triu' if upper else 'tril'}({_code(y)}, {diagonal})"
+
+
+def _view_code(view: View) -> str:
+    """The call of a method, for other sizes than those of the problem too where that is possible."""
+    old, new = view.x.shape, view.arguments
+    if swaps_last_two(view):
+        return ".transpose(-2, -1)"
+    if view.op == "reshape":
+        for i in range(max(len(old), len(new))):
+            if new[i : i + 1] == (1,) and new[:i] + new[i + 1 :] == old:
+                return f".unsqueeze({i})"
+            if old[i : i + 1] == (1,) and old[:i] + old[i + 1 :] == new:
+                return f".squeeze({i})"
+    return f".{view.op}({', '.join(map(str, new))})"
+
+
+def _filled(template: str, values: Mapping[str, object]) -> str:
+    return re.sub("@(" + "|".join(values) + ")@", lambda found: str(values[found[1]]), template)
+
+
+def _template(name: str) -> str:
+    return (resources.files("tilesmith.kernelbench") / "templates" / name).read_text()

@@ -1,0 +1,328 @@
+"""Written modules: that they are the Python they have to be, and compute what the problem does. What runs on a GPU
+has a stand-in here, which does the same on the same memory."""
+
+import ast
+import ctypes
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tilesmith.device import named
+from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
+from tilesmith.kernelbench.recognize import recognize_here
+from tilesmith.kernelbench.write import plan_of, written
+
+H200 = named("h200")
+PROBLEMS = {problem.name: problem for problem in shipped()}
+
+SMALL = """
+import torch
+import torch.nn as nn
+import torch.nn.functional
+from math import sqrt as root
+
+SIZE = 6
+WIDTH = SIZE // 2
+
+def scale(n: int) -> float:
+    return 1 / root(n)
+
+class Model(nn.Module):
+    \"\"\"Several things at once.\"\"\"
+
+    def __init__(self, extra: int = 0):
+        super(Model, self).__init__()
+        self.weight = nn.Parameter(torch.randn(SIZE, WIDTH + extra) * scale(SIZE))
+        self.linear = torch.nn.Linear(WIDTH + extra, 5)
+
+    def forward(self, x):
+        return self.linear(x @ self.weight)
+
+def get_inputs():
+    return [torch.rand(4, SIZE)]
+
+def get_init_inputs():
+    return [1]
+"""
+
+
+def text_of(problem: ProblemFile, **options: bool) -> str:
+    return written(problem, recognize_here(problem), H200, "fp32", **options)
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    return {name: text_of(problem) for name, problem in PROBLEMS.items()}
+
+
+def test_the_python_is_old_and_has_no_forbidden_words(texts: dict[str, str]) -> None:
+    for text in texts.values():
+        tree = ast.parse(text, feature_version=(3, 8))
+        assert not re.search(r"\btry\s*:|\bexcept\b|\bpass\b", text)
+        roots = {
+            alias.name.partition(".")[0] if isinstance(node, ast.Import) else str(node.module).partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert roots == {"hashlib", "torch"}
+        assert not re.search("cublas|cutlass|torch.matmul\\(|torch.mm\\(|torch.bmm\\(", text, re.IGNORECASE)
+
+
+def test_the_only_public_name_is_the_model(texts: dict[str, str]) -> None:
+    for text in texts.values():
+        assert [name for name in executed(text) if not name.startswith("_")] == ["ModelNew"]
+
+
+def test_the_same_problem_gives_the_same_bytes(texts: dict[str, str]) -> None:
+    for name in ("06_large_k.py", "08_irregular.py", "14_upper_triangular.py"):
+        assert text_of(PROBLEMS[name]) == texts[name]
+
+
+def test_headers_say_what_the_module_is(texts: dict[str, str]) -> None:
+    for name, problem in PROBLEMS.items():
+        header = texts[name].partition("\n\n")[0].replace("\n# ", " ")
+        plan = plan_of(recognize_here(problem), H200, "fp32")
+        assert header.startswith("# ModelNew: ")
+        assert (plan is None) == (name in ("05_matrix_scalar.py", "12_diagonal.py"))
+        if plan is not None:
+            assert f"The plan for {plan.problem} on NVIDIA H200: {plan.name}" in header
+            assert "Precision class: float32" in header
+
+
+def test_tf32_is_written_as_such() -> None:
+    problem = PROBLEMS["01_square.py"]
+    text = written(problem, recognize_here(problem), H200, "tf32")
+    assert "Precision class: TF32" in text.replace("\n# ", " ")
+
+
+def test_plans_are_for_the_operands_of_the_problem(texts: dict[str, str]) -> None:
+    expected = {
+        "08_irregular.py": (((8205, 2949), (2949, 1)), ((2949, 5921), (5921, 1))),
+        "16_transposed_a.py": (((2048, 8192), (1, 2048)), ((8192, 4096), (4096, 1))),
+        "18_transposed_both.py": (((2048, 8192), (1, 2048)), ((8192, 4096), (1, 8192))),
+        "03_batched.py": (
+            ((128, 512, 1024), (512 * 1024, 1024, 1)),
+            ((128, 1024, 2048), (1024 * 2048, 2048, 1)),
+        ),
+        "05_matrix_scalar.py": (),
+    }
+    for name, operands in expected.items():
+        names = executed(texts[name])
+        assert names["_OPERANDS"] == operands
+        assert (names["_CAPABILITY"], names["_MULTIPROCESSORS"]) == ((9, 0), 132)
+
+
+# What it computes.
+
+
+class Memory:
+    """The functions of the extension, on the CPU."""
+
+    def __init__(self) -> None:
+        self.planned_calls: list[tuple[int, ...]] = []
+
+    @staticmethod
+    def _at(address: int, sizes: list[int], strides: list[int]) -> torch.Tensor:
+        count = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        buffer = (ctypes.c_float * count).from_address(address)
+        return torch.frombuffer(buffer, dtype=torch.float32).as_strided(sizes, strides)
+
+    def any(self, a: int, b: int, out: int, sizes: list[int], stream: int) -> None:
+        batches, m, n, k = sizes[:4]
+        x, y = self._at(a, [batches, m, k], sizes[4:7]), self._at(b, [batches, k, n], sizes[7:10])
+        self._at(out, [batches, m, n], sizes[10:]).copy_(x @ y)
+        assert stream == 7
+
+    def planned(self, a: int, b: int, out: int, workspace: int, stream: int) -> None:
+        self.planned_calls.append((a, b, out, workspace, stream))
+
+    def rows(self, x: int, y: int, rows: int, columns: int, factors: int, factor: float, stream: int) -> None:
+        by = self._at(factors, [rows, 1], [1, 1]) if factors else factor
+        self._at(y, [rows, columns], [columns, 1]).copy_(self._at(x, [rows, columns], [columns, 1]) * by)
+
+    def triangle(self, x: int, all_rows: int, rows: int, columns: int, diagonal: int, upper: bool, stream: int) -> None:
+        y = self._at(x, [all_rows // rows, rows, columns], [rows * columns, columns, 1])
+        y.copy_(torch.triu(y, diagonal) if upper else torch.tril(y, diagonal))
+
+
+def executed(text: str) -> dict[str, Any]:
+    """The names of a module."""
+    names: dict[str, Any] = {"__name__": "new"}
+    before = set(names)
+    exec(text, names)
+    return {name: value for name, value in names.items() if name not in before | {"__builtins__"}}
+
+
+def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[str, Any], Memory]:
+    """The names of a module whose GPU is this CPU, and what its kernels were asked."""
+    names: dict[str, Any] = {"__name__": "new"}
+    exec(text, names)
+    memory = Memory()
+
+    @contextmanager
+    def device(_: torch.device) -> Iterator[None]:
+        yield
+
+    cuda = SimpleNamespace(
+        device=device,
+        current_stream=lambda: SimpleNamespace(cuda_stream=7),
+        get_device_capability=lambda _: capability,
+        get_device_properties=lambda _: SimpleNamespace(multi_processor_count=132),
+    )
+
+    class Torch:
+        def __getattr__(self, name: str) -> Any:
+            return cuda if name == "cuda" else getattr(torch, name)
+
+    names |= {"_torch": Torch(), "_extension": lambda _: memory, "_on_gpu": lambda x: x}
+    return names, memory
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        *(((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,))),
+        *(((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (6, 4, 5)), ((3, 4), (2, 4, 5))),
+        *(((0, 4), (4, 5)), ((3, 0), (0, 5))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_and_their_gradients_are_those_of_torch(
+    texts: dict[str, str], a: tuple[int, ...], b: tuple[int, ...], transposed: bool
+) -> None:
+    names, _ = on_the_cpu(texts["08_irregular.py"])
+
+    def tensor(shape: tuple[int, ...]) -> torch.Tensor:
+        if transposed and len(shape) > 1:
+            return torch.randn(*shape[:-2], shape[-1], shape[-2]).mT
+        return torch.randn(shape)
+
+    operands = [tensor(shape) for shape in (a, b)]
+    ours = [x.clone().requires_grad_() for x in operands]
+    theirs = [x.clone().requires_grad_() for x in operands]
+    out, expected = names["ModelNew"]()(*ours), torch.matmul(*theirs)
+    torch.testing.assert_close(out, expected)
+    gradient = torch.randn(expected.shape)
+    out.backward(gradient)
+    expected.backward(gradient)
+    for x, y in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_gradients_have_gradients(texts: dict[str, str]) -> None:
+    names, _ = on_the_cpu(texts["08_irregular.py"])
+    a, b = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2, requires_grad=True)
+    results = []
+    for multiply in (names["_matmul"], torch.matmul):
+        (first,) = torch.autograd.grad((multiply(a, b) ** 2).sum(), a, create_graph=True)
+        results.append(torch.autograd.grad((first**2).sum(), b)[0])
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_16_bit_floats_are_multiplied_and_other_types_are_refused(texts: dict[str, str]) -> None:
+    names, _ = on_the_cpu(texts["01_square.py"])
+    a, b = torch.randn(3, 4).bfloat16(), torch.randn(4, 5).bfloat16()
+    torch.testing.assert_close(names["_matmul"](a, b), (a.float() @ b.float()).bfloat16())
+    with pytest.raises(TypeError, match=re.escape("not torch.float64 and torch.float64")):
+        names["_matmul"](a.double(), b.double())
+    with pytest.raises(TypeError, match="one type"):
+        names["_matmul"](a, b.float())
+    with pytest.raises(RuntimeError, match=re.escape("cannot multiply [3, 4] by [3, 4]")):
+        names["_matmul"](a, a)
+
+
+def test_the_plan_is_used_for_its_operands_alone() -> None:
+    problem = ProblemFile("p.py", PROBLEMS["01_square.py"].text.replace("4096", "1024"))
+    text = text_of(problem)
+    names, memory = on_the_cpu(text, (9, 0))
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    out = names["ModelNew"]()(a, b)
+    ((x, y, z, workspace, stream),) = memory.planned_calls
+    assert (x, y, z, stream) == (a.data_ptr(), b.data_ptr(), out.data_ptr(), 7)
+    assert workspace != 0
+    others = [(a.T, b), (a[:-1], b), (torch.randn(1024 * 1024 + 1)[1:].view(1024, 1024), b)]
+    for first, second in others:
+        torch.testing.assert_close(names["_matmul"](first, second), first @ second, rtol=1e-4, atol=1e-4)
+    names, other = on_the_cpu(text, (8, 0))
+    torch.testing.assert_close(names["_matmul"](a, b), a @ b, rtol=1e-4, atol=1e-4)
+    assert (len(memory.planned_calls), len(other.planned_calls)) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["05_matrix_scalar.py", "12_diagonal.py"])
+def test_factors_and_their_gradients_are_those_of_torch(texts: dict[str, str], name: str) -> None:
+    names, _ = on_the_cpu(texts[name])
+    first = torch.randn(3, 8).T if name.startswith("05") else torch.randn(8)
+    second = 3.14 if name.startswith("05") else torch.randn(8, 5)
+    results = []
+    for model in (names["ModelNew"](), problem_model(PROBLEMS[name])):
+        arguments = [x.clone().requires_grad_() if isinstance(x, torch.Tensor) else x for x in (first, second)]
+        out = model(*arguments)
+        out.pow(2).sum().backward()
+        results.append([out.detach(), *(x.grad for x in arguments if isinstance(x, torch.Tensor))])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("diagonal", [-9, -1, 0, 2, 9])
+def test_triangles_and_their_gradients_are_those_of_torch(texts: dict[str, str], diagonal: int, upper: bool) -> None:
+    names, _ = on_the_cpu(texts["14_upper_triangular.py"])
+    x = torch.randn(2, 4, 6)
+    results = []
+    for triangle in (names["_Triangle"].apply, names["_triangle"]):
+        leaf = x.clone().requires_grad_()
+        out = triangle(leaf * 1, diagonal, upper)
+        out.pow(2).sum().backward()
+        results.append((out.detach(), leaf.grad))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    expected = torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
+    torch.testing.assert_close(results[0][0], expected)
+
+
+def problem_model(problem: ProblemFile, *arguments: object) -> torch.nn.Module:
+    names: dict[str, Any] = {}
+    exec(problem.text, names)
+    model = names["Model"](*arguments)
+    assert isinstance(model, torch.nn.Module)
+    return model
+
+
+def test_parameters_have_the_draws_of_the_model() -> None:
+    problem = ProblemFile("small.py", SMALL)
+    text = text_of(problem)
+    names, _ = on_the_cpu(text)
+    models = []
+    for create in (lambda: names["ModelNew"](1), lambda: problem_model(problem, 1)):
+        torch.manual_seed(3)
+        models.append(create())
+    ours, theirs = (dict(model.named_parameters()) for model in models)
+    assert list(ours) == list(theirs) == ["weight", "linear.weight", "linear.bias"]
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(models[0](x), models[1](x))
+    assert [name for name in executed(text) if not name.startswith("_")] == ["ModelNew"]
+    ast.parse(text, feature_version=(3, 8))
+
+
+def test_a_model_that_is_not_a_class_of_the_file_is_refused() -> None:
+    text = "import torch\nModel = torch.nn.Identity\ndef get_inputs(): return [torch.rand(2, 2)]\n"
+    problem = ProblemFile("p.py", text + "def get_init_inputs(): return []\n")
+    with pytest.raises(ProblemError, match="Model must be a class that the file itself defines"):
+        text_of(problem)
+
+
+def test_a_standalone_module_has_the_inputs_of_the_problem() -> None:
+    problem = ProblemFile("p.py", PROBLEMS["12_diagonal.py"].text.replace("4096", "8"))
+    names = executed(text_of(problem, standalone=True))
+    assert [name for name in names if not name.startswith("_")] == ["ModelNew", "get_inputs", "get_init_inputs"]
+    assert [tuple(x.shape) for x in names["get_inputs"]()] == [(8,), (8, 8)]
+    assert names["get_init_inputs"]() == []
