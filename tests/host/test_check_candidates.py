@@ -51,6 +51,7 @@ def product(a, b):
 
 # Bodies of ModelNew.forward(self, a, b). `self.calls` counts the calls before, and `self.kept` starts as {}.
 FORWARDS = {
+    "hangs": "time.sleep(1000)",
     "bf16": "return product(a.bfloat16().float(), b.bfloat16().float())",
     "fp16": "return product(a.half().float(), b.half().float())",
     "tf32": """
@@ -64,8 +65,7 @@ FORWARDS = {
         return result
         """,
     "writes its inputs": "result = product(a, b); a[1, 2] += 1; return result",
-    "kept by address": "return self.kept.setdefault(a.data_ptr(), product(a, b)).clone()",
-    "kept by object": "return self.kept.setdefault(id(a), product(a, b)).clone()",
+    "kept by address": "return self.kept.setdefault((a.data_ptr(), id(a)), product(a, b)).clone()",
     "kept by content": """
         key = (a.sum().item(), b.sum().item())
         if key not in self.kept:
@@ -104,7 +104,6 @@ FORWARDS = {
     "other type": "return product(a.double(), b.double())",
     "exits": "print('out of luck', file=sys.stderr, flush=True); os._exit(3)",
     "segfaults": "ctypes.string_at(0)",
-    "hangs": "time.sleep(1000)",
     "takes all memory": "self.kept['all'] = [b'1' * 2**28 for _ in range(64)]; return product(a, b)",
     "speaks for the worker": """
         for descriptor in range(3, 64):
@@ -173,8 +172,10 @@ class ModelNew(nn.Module):
         return torch.softmax(nn.functional.gelu(y), dim=-1)
 """,
 }
-LAYERS["layer in bf16"] = LAYERS["layer"].replace("x, self.linear.weight.t()", "R(x), R(self.linear.weight.t())").replace(
-    "class", "R = lambda x: x.bfloat16().float()\nclass"
+LAYERS["layer in bf16"] = (
+    LAYERS["layer"]
+    .replace("x, self.linear.weight.t()", "R(x), R(self.linear.weight.t())")
+    .replace("class", "R = lambda x: x.bfloat16().float()\nclass")
 )
 
 # What to judge: name -> problem, mode, accuracy, and the candidate's name if it is another.
@@ -183,7 +184,7 @@ ALL: dict[str, tuple[str, Mode, str, str]] = {
     "tf32 where it will do": ("product.py", "strict", "tf32", "tf32"),
     "official": ("product.py", "official", "fp32", "torch's product"),
     "official, wrong": ("product.py", "official", "fp32", "does not write all"),
-    **{name: ("layer.py", "strict", "fp32", name) for name in LAYERS},
+    **{name: ("of a layer.py", "strict", "fp32", name) for name in LAYERS},
 }
 
 
@@ -195,7 +196,7 @@ class Verdicts:
         self._changed = threading.Condition()
         self.place = folder / "child"
         (folder / "product.py").write_text(PROBLEM)
-        (folder / "layer.py").write_text(LAYER)
+        (folder / "of a layer.py").write_text(LAYER)
         sources = FILES | {name: forward(body) for name, body in FORWARDS.items()}
         sources |= {name: HEAD + source for name, source in LAYERS.items()}
         for name, source in sources.items():
@@ -215,7 +216,7 @@ class Verdicts:
             result: Verdict | BaseException
             try:
                 if problem not in judges:
-                    judges[problem] = Judge(folder / problem, device="cpu", limits=Limits(seconds=8, memory=3 * 2**30))
+                    judges[problem] = Judge(folder / problem, device="cpu", limits=Limits(seconds=6, memory=3 * 2**30))
                 result = judges[problem](folder / f"{candidate}.py", mode=mode, accuracy=accuracy)
             except BaseException as error:
                 result = error
@@ -317,9 +318,8 @@ class TestWrong:
     def test_inputs_written(self, verdicts: Verdicts) -> None:
         assert detail(verdicts["writes its inputs"], "given inputs") == "the inputs were changed"
 
-    @pytest.mark.parametrize("name", ["kept by address", "kept by object"])
-    def test_results_kept_for_the_same_tensor(self, verdicts: Verdicts, name: str) -> None:
-        verdict = verdicts[name]
+    def test_results_kept_for_the_same_tensor(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["kept by address"]
         assert verdict.finding("given inputs").passed
         assert detail(verdict, "given inputs, once more").startswith("wrong: error")
 
@@ -379,7 +379,7 @@ class TestBroken:
         [
             ("exits", "exited with status 3\nout of luck"),
             ("segfaults", "killed by SIGSEGV"),
-            ("hangs", "no answer within 8 s"),
+            ("hangs", "no answer within 6 s"),
             ("takes all memory", "GiB of the host's memory, over 3.0"),
         ],
     )
@@ -394,7 +394,7 @@ class TestBroken:
     def test_a_forged_answer(self, verdicts: Verdicts) -> None:
         verdict = verdicts["speaks for the worker"]
         assert not verdict.right
-        assert verdict.finding("given inputs").passed is False
+        assert detail(verdict, "given inputs") == "it wrote into the channel that is the judge's own"
 
 
 class TestOfficial:

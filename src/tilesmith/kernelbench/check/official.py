@@ -28,6 +28,7 @@ def judge(session: Session) -> Verdict:
             work = session.ask_reference("work")
             samples = session.call(
                 "time",
+                ("samples",),
                 problem=str(session.problem),
                 seed=session.parameters_seed,
                 inputs=str(session.inputs),

@@ -29,6 +29,7 @@ _LOOK_EVERY: Final = 0.05  # seconds
 _LARGEST_ANSWER: Final = 2**24  # bytes; a longer line is no answer of ours
 _KEPT_OUTPUT: Final = 2**16  # bytes of the end of what was printed
 _TOKEN: Final = "TILESMITH_CHECK_TOKEN"  # marks every descendant, those that left the session too
+_FORGED: Final = "it wrote into the channel that is the judge's own"
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,6 +64,7 @@ class Sandbox:
         environment = os.environ | {
             _TOKEN: self._token,
             "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),  # ninja
             # Never a build of another candidate, nor the lock of one that was killed.
             "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
         }
@@ -119,8 +121,9 @@ class Sandbox:
 
     def _ask(self, seconds: float, do: str, arguments: Mapping[str, Any]) -> wire.Message:
         deadline = time.monotonic() + seconds
+        number = secrets.token_hex(8)
         try:
-            wire.send(self._channel, {"do": do, **arguments})
+            wire.send(self._channel, {"do": do, "id": number, **arguments})
         except OSError:
             raise self._died() from None
         while b"\n" not in self._buffer:
@@ -130,9 +133,9 @@ class Sandbox:
             answer = json.loads(line)
         except ValueError:
             answer = None
-        if not isinstance(answer, dict):
+        if not isinstance(answer, dict) or answer.pop("id", None) != number:
             self.kill()
-            raise DeadProcessError("it wrote into the channel that is the judge's own")
+            raise DeadProcessError(_FORGED)
         return answer
 
     def _wait_for_more(self, deadline: float) -> None:
@@ -147,7 +150,7 @@ class Sandbox:
             self._buffer += chunk
             if len(self._buffer) > _LARGEST_ANSWER:
                 self.kill()
-                raise DeadProcessError("it wrote into the channel that is the judge's own")
+                raise DeadProcessError(_FORGED)
         elif self._process.poll() is not None:
             raise self._died()
         if time.monotonic() > deadline:

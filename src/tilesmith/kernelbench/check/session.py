@@ -2,6 +2,7 @@
 
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,9 @@ class Session:
         """Where the candidate's process finds its inputs."""
         return self.worker.folder / "inputs.pt"
 
-    def call(self, do: str, **arguments: Any) -> wire.Message:
-        """Asks the candidate's process. FailedError for an error, after which the process is ended if the error is one
-        that a CUDA context does not survive, and for a process that died."""
+    def call(self, do: str, want: Sequence[str] = (), **arguments: Any) -> wire.Message:
+        """Asks the candidate's process for an answer that has certain parts. FailedError for an error, after which the
+        process is ended if the error is one that a CUDA context does not survive, and for a process that died."""
         try:
             answer = self.worker.ask(do, **arguments)
         except DeadProcessError as died:
@@ -48,6 +49,8 @@ class Session:
             if "CUDA error" in str(answer["raised"]):
                 self.worker.kill()
             raise FailedError(str(answer["raised"]))
+        if not set(want) <= set(answer):
+            raise FailedError("its process gave an answer that is not the worker's")
         return answer
 
     def ask_reference(self, do: str, **arguments: Any) -> wire.Message:

@@ -23,6 +23,7 @@ _LIBRARY_KERNEL: Final = re.compile(
     r"|(volta|turing|ampere|hopper|sm\d+)_\w*gemm",
     re.IGNORECASE,
 )
+_TRACED: Final = ("fresh operations", "again operations", "fresh kernels", "again kernels")
 _PACE_CALLS: Final = 20
 _PACE_FACTOR: Final = 5.0  # the parent's clock may say this many times the events' time, and
 _PACE_SLACK: Final = 1.0  # milliseconds more a call, before it is a contradiction
@@ -111,12 +112,17 @@ class _Strict:
         """What runs in a call, and what runs when the same values come again."""
         try:
             self._session.make()
-            seen = self._session.call("trace", inputs=str(self._session.inputs))
+            seen = self._session.call("trace", _TRACED, inputs=str(self._session.inputs))
         except (UnfitError, FailedError) as failed:
             return self._note(OWN_KERNELS, None if isinstance(failed, UnfitError) else False, str(failed))
         library = sorted(set(seen["fresh operations"]) & LIBRARY_PRODUCTS)
         library += sorted({name for name in seen["fresh kernels"] if _LIBRARY_KERNEL.search(name)})
-        self._note(OWN_KERNELS, not library, f"a call runs {', '.join(library)}" if library else "")
+        if library:
+            self._note(OWN_KERNELS, False, f"a call runs {', '.join(library)}")
+        elif self._session.device == "cuda" and not seen["fresh kernels"]:
+            self._note(OWN_KERNELS, None, "the profiler sees no kernel run")
+        else:
+            self._note(OWN_KERNELS, True)
         for what in ("operations", "kernels"):
             fresh, again = len(seen[f"fresh {what}"]), len(seen[f"again {what}"])
             if again < fresh:
@@ -129,7 +135,7 @@ class _Strict:
         if not self._session.worker.is_alive:
             return self._note(UNTOUCHED, None, "the candidate's process has ended")
         try:
-            state = self._session.call("state")
+            state = self._session.call("state", ("changed", "persisting_l2"))
         except FailedError as failed:
             return self._note(UNTOUCHED, False, str(failed))
         self._judge_changed(state["changed"])
@@ -168,10 +174,8 @@ class _Strict:
             work = session.ask_reference("work")
             seed = session.parameters_seed
             arguments = {"problem": str(session.problem), "seed": seed, "inputs": inputs, "classes": classes}
-            timed = session.call("time", **arguments, official=False)
-            start = time.perf_counter()
-            session.call("pace", inputs=inputs, calls=_PACE_CALLS)
-            pace_ms = 1e3 * (time.perf_counter() - start) / _PACE_CALLS
+            timed = session.call("time", ("samples", "changed"), **arguments, official=False)
+            pace_ms = self._pace_ms()
         except (UnfitError, FailedError) as failed:
             return self._note(POSSIBLE, None if isinstance(failed, UnfitError) else False, str(failed))
         self.speed = speed.summarise(timed["samples"], work, found or "fp32", official=False)
@@ -183,6 +187,15 @@ class _Strict:
         elif pace_ms > _PACE_FACTOR * self.speed.candidate.median + _PACE_SLACK:
             impossible = f"a call takes {pace_ms:.3f} ms by the judge's own clock"
         return self._note(POSSIBLE, impossible is None, impossible or "")
+
+    def _pace_ms(self) -> float:
+        """Milliseconds a call by this process's clock: the difference of a longer and a shorter row of calls."""
+        seconds = []
+        for calls in (_PACE_CALLS, 2 * _PACE_CALLS):
+            start = time.perf_counter()
+            self._session.call("pace", calls=calls)
+            seconds.append(time.perf_counter() - start)
+        return 1e3 * (seconds[1] - seconds[0]) / _PACE_CALLS
 
 
 def _measured(found: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ Message = dict[str, Any]
 Handler = Callable[..., Message]
 
 _USEFUL_LINES = 12
-_LONGEST = 300  # characters of a line
+_LONGEST = 200  # characters of a line
 
 
 def send(channel: socket.socket, message: Message) -> None:
@@ -27,21 +27,21 @@ def serve(handlers: Mapping[str, Handler]) -> None:
     """Answers requests, in a process that the sandbox started, until the parent goes away.
 
     A request names a handler in "do" and has its arguments besides; the answer is what the handler returns, or
-    {"raised": lines} for whatever it raises."""
+    {"raised": lines} for whatever it raises. It repeats the request's "id", which cannot be guessed."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     channel = socket.socket(fileno=descriptor)
     with channel.makefile("rb") as requests:
         for line in requests:
             request = json.loads(line)
-            do = request.pop("do")
+            do, number = request.pop("do"), request.pop("id")
             try:
                 answer = {} if do == "ready" else handlers[do](**request)
             except SystemExit as leaving:
                 answer = {"raised": f"SystemExit: {leaving}"}
             except BaseException as error:
                 answer = {"raised": useful(error)}
-            send(channel, answer)
+            send(channel, {**answer, "id": number})
 
 
 def useful(error: BaseException) -> str:

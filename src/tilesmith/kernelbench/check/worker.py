@@ -90,17 +90,16 @@ class Worker:
     def time(self, problem: str, seed: int, inputs: str, classes: list[str], official: bool) -> wire.Message:
         """Times beside torch's: milliseconds of each round by competitor. The problem is loaded only now."""
         module = loading.load(problem, "problem", ("Model",))
-        given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        self._timed = given = loading.on(self._device, torch.load(inputs, weights_only=True))
         models = {"candidate": self._model}
         models |= {name: loading.build(module.Model, self._arguments, seed, self._device) for name in classes}
         return {"samples": speed.measure(models, given, official=official), "changed": self._untouched.changed()}
 
-    def pace(self, inputs: str, calls: int) -> wire.Message:
-        """Some calls in a row, for the parent's own clock."""
-        given = loading.on(self._device, torch.load(inputs, weights_only=True))
+    def pace(self, calls: int) -> wire.Message:
+        """Some calls in a row on the inputs that were timed, for the parent's own clock."""
         with torch.no_grad():
             for _ in range(calls):
-                self._model(*given)
+                self._model(*self._timed)
         torch.cuda.synchronize()
         return {}
 
