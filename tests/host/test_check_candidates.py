@@ -58,13 +58,35 @@ FORWARDS = {
         cut = lambda x: ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
         return product(cut(a), cut(b))
         """,
-    "wrong in one element of the second call": """
+    # By trial, of two calls each; the third is the trace.
+    "wrong in many ways": """
         result = product(a, b)
         if self.calls == 1:
             result[3, 4] += 0.01
+        match self.calls // 2:
+            case 1:
+                a[1, 2] += 1
+            case 4:
+                result = torch.empty_like(result)
+            case 5:
+                result = result.reshape(-1)
+            case 6:
+                result = result.double()
+            case 7:
+                right = result.clone()
+                def later():
+                    time.sleep(0.005)
+                    result.copy_(right)
+                threading.Thread(target=later).start()
+                result.zero_()
+            case 8 if self.calls % 2:
+                result *= 1 + 2**-22
+            case 9:
+                class Lazy(torch.Tensor):
+                    pass
+                result = result.as_subclass(Lazy)
         return result
         """,
-    "writes its inputs": "result = product(a, b); a[1, 2] += 1; return result",
     "kept by address": "return self.kept.setdefault((a.data_ptr(), id(a)), product(a, b)).clone()",
     "kept by content": """
         key = (a.sum().item(), b.sum().item())
@@ -73,19 +95,6 @@ FORWARDS = {
         return self.kept[key].clone()
         """,
     "first result again and again": "return self.kept.setdefault(0, product(a, b))",
-    "lazy": """
-        class Lazy(torch.Tensor):
-            pass
-        return product(a, b).as_subclass(Lazy)
-        """,
-    "left to a thread": """
-        result = torch.zeros(a.shape[0], b.shape[1])
-        def later():
-            time.sleep(0.01)
-            result.copy_(product(a, b))
-        threading.Thread(target=later).start()
-        return result
-        """,
     "replaces functions": """
         torch.matmul = lambda a, b: a
         time.perf_counter = lambda: 0.0
@@ -94,14 +103,6 @@ FORWARDS = {
         """,
     "torch's product": "return torch.nn.functional.linear(a, b.t())",
     "sizes built in": "return (a.reshape(32, 96, 1) * b.reshape(1, 96, 24)).sum(1)",
-    "does not write all": """
-        result = torch.empty(a.shape[0], b.shape[1])
-        result[1:] = product(a, b)[1:]
-        return result
-        """,
-    "moves": "return product(a, b) * (1 + 1e-7 * torch.rand(()))",
-    "other shape": "return product(a, b).reshape(-1)",
-    "other type": "return product(a.double(), b.double())",
     "exits": "print('out of luck', file=sys.stderr, flush=True); os._exit(3)",
     "segfaults": "ctypes.string_at(0)",
     "takes all memory": "self.kept['all'] = [b'1' * 2**28 for _ in range(64)]; return product(a, b)",
@@ -183,7 +184,7 @@ ALL: dict[str, tuple[str, Mode, str, str]] = {
     **{name: ("product.py", "strict", "fp32", name) for name in (*FORWARDS, *FILES)},
     "tf32 where it will do": ("product.py", "strict", "tf32", "tf32"),
     "official": ("product.py", "official", "fp32", "torch's product"),
-    "official, wrong": ("product.py", "official", "fp32", "does not write all"),
+    "official, wrong": ("product.py", "official", "fp32", "wrong in many ways"),
     **{name: ("of a layer.py", "strict", "fp32", name) for name in LAYERS},
 }
 
@@ -216,7 +217,7 @@ class Verdicts:
             result: Verdict | BaseException
             try:
                 if problem not in judges:
-                    judges[problem] = Judge(folder / problem, device="cpu", limits=Limits(seconds=6, memory=3 * 2**30))
+                    judges[problem] = Judge(folder / problem, device="cpu", limits=Limits(seconds=8, memory=3 * 2**29))
                 result = judges[problem](folder / f"{candidate}.py", mode=mode, accuracy=accuracy)
             except BaseException as error:
                 result = error
@@ -307,16 +308,24 @@ class TestPrecision:
 
 
 class TestWrong:
-    def test_one_element_of_one_call(self, verdicts: Verdicts) -> None:
-        verdict = verdicts["wrong in one element of the second call"]
-        assert failed(verdict) == ["given inputs"]
-        assert detail(verdict, "given inputs") == "a second call on the same inputs gave another result"
+    @pytest.mark.parametrize(
+        ("trial", "said"),
+        [
+            ("given inputs", "a second call on the same inputs gave another result"),
+            ("given inputs, once more", "the inputs were changed"),
+            ("zeros and ones", ""),  # whatever was in the memory: NaN, or something else that is not exact
+            ("large", "shape (768,) instead of (32, 24)"),
+            ("few terms", "torch.float64 instead of torch.float32"),
+            ("stored by columns", "the result was not ready when the call returned"),
+            ("rows with gaps", "a second call on the same inputs gave another result"),
+            ("other sizes", "returned candidate.Lazy instead of torch.Tensor"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, verdicts: Verdicts, trial: str, said: str) -> None:
+        assert said in detail(verdicts["wrong in many ways"], trial)
 
-    def test_results_that_move(self, verdicts: Verdicts) -> None:
-        assert detail(verdicts["moves"], "given inputs") == "a second call on the same inputs gave another result"
-
-    def test_inputs_written(self, verdicts: Verdicts) -> None:
-        assert detail(verdicts["writes its inputs"], "given inputs") == "the inputs were changed"
+    def test_the_rest_is_right(self, verdicts: Verdicts) -> None:
+        assert verdicts["wrong in many ways"].finding("normal").passed
 
     def test_results_kept_for_the_same_tensor(self, verdicts: Verdicts) -> None:
         verdict = verdicts["kept by address"]
@@ -330,12 +339,6 @@ class TestWrong:
 
     def test_work_skipped_after_the_first_call(self, verdicts: Verdicts) -> None:
         assert "given inputs, once more" in failed(verdicts["first result again and again"])
-
-    def test_subclass(self, verdicts: Verdicts) -> None:
-        assert detail(verdicts["lazy"], "given inputs") == "returned candidate.Lazy instead of torch.Tensor"
-
-    def test_work_left_to_a_thread(self, verdicts: Verdicts) -> None:
-        assert "was not ready when the call returned" in detail(verdicts["left to a thread"], "given inputs")
 
     def test_replaced_functions(self, verdicts: Verdicts) -> None:
         verdict = verdicts["replaces functions"]
@@ -351,13 +354,6 @@ class TestWrong:
         verdict = verdicts["sizes built in"]
         assert failed(verdict) == ["other sizes"]
         assert "RuntimeError: shape '[32, 96, 1]' is invalid" in detail(verdict, "other sizes")
-
-    def test_elements_that_are_not_written(self, verdicts: Verdicts) -> None:
-        assert len(failed(verdicts["does not write all"])) >= 8
-
-    def test_shape_and_type(self, verdicts: Verdicts) -> None:
-        assert detail(verdicts["other shape"], "given inputs") == "shape (768,) instead of (32, 24)"
-        assert detail(verdicts["other type"], "given inputs") == "torch.float64 instead of torch.float32"
 
 
 class TestBroken:
@@ -379,8 +375,8 @@ class TestBroken:
         [
             ("exits", "exited with status 3\nout of luck"),
             ("segfaults", "killed by SIGSEGV"),
-            ("hangs", "no answer within 6 s"),
-            ("takes all memory", "GiB of the host's memory, over 3.0"),
+            ("hangs", "no answer within 8 s"),
+            ("takes all memory", "GiB of the host's memory, over 1.5"),
         ],
     )
     def test_a_process_that_dies(self, verdicts: Verdicts, name: str, said: str) -> None:
@@ -405,4 +401,4 @@ class TestOfficial:
         assert all("this mode cannot see" in note for note in verdict.notes)
 
     def test_wrong_values(self, verdicts: Verdicts) -> None:
-        assert "not close within 0.0001" in detail(verdicts["official, wrong"], "trial 1")
+        assert "not close within 0.0001" in detail(verdicts["official, wrong"], "trial 2")

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -81,11 +82,12 @@ class TestInputs:
 class TestPrecision:
     @pytest.mark.parametrize("name", ["tf32", "fp16", "bf16"])
     @pytest.mark.parametrize("k", [16, 1000, 4000])
-    def test_rounded_operands_have_their_class(self, name: str, k: int) -> None:
+    @pytest.mark.parametrize("to_integer", [torch.trunc, torch.round])
+    def test_narrow_operands_have_their_class(self, name: str, k: int, to_integer: Callable[[Tensor], Tensor]) -> None:
         torch.manual_seed(0)
         a, b = inputs.of_kind("few terms", [torch.rand(50, k), torch.rand(k, 50)], 3, k)
         a, b = a.double(), b.double()
-        product = precision.rounded(a, name) @ precision.rounded(b, name)
+        product = precision.narrowed(a, name, to_integer) @ precision.narrowed(b, name, to_integer)
         error = analysis.error([product], [a @ b], [a.abs() @ b.abs()])
         found = precision.classify(error, precision.bounds_of_product(k, 0.0), torch.float32)
         assert found == {"fp16": "tf32"}.get(name, name)  # range alone tells them apart
@@ -134,9 +136,9 @@ class TestAnalysis:
             linear(x).relu()
         assert (seen.k, seen.is_product, seen.others) == (8, False, {"relu"})
 
-    def test_rounding(self) -> None:
+    def test_narrow_operands(self) -> None:
         a = torch.tensor([[1 + 2.0**-9]]).double()
-        with analysis.Rounding("bf16"):
+        with analysis.Narrow("bf16"):
             assert (a @ a).item() == 1.0
         assert (a @ a).item() > 1.0
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from tilesmith.kernelbench.check.precision import rounded
+from tilesmith.kernelbench.check.precision import narrowed
 
 # Operations of ATen that are matrix products, with the places of their two operands.
 PRODUCTS: Final[dict[str, tuple[int, int]]] = {
@@ -106,8 +106,8 @@ def _size(name: str, left: Tensor, right: Tensor, result: Tensor) -> tuple[int, 
     return left.shape[-1], 2.0 * (columns * rows).sum().item()
 
 
-class Rounding(Mode):
-    """Rounds the operands of every product to the bits of a precision class."""
+class Narrow(Mode):
+    """Cuts the operands of every product off to the bits of a precision class."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Rounding(Mode):
         if name in PRODUCTS:
             operands = list(args)
             for place in PRODUCTS[name]:
-                operands[place] = rounded(operands[place], self._class)
+                operands[place] = narrowed(operands[place], self._class, torch.trunc)
             args = tuple(operands)
         return operation(*args, **kwargs)
 

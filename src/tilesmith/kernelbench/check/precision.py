@@ -6,7 +6,7 @@ operands of a class are rounded before that, once each.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -24,7 +24,7 @@ _OF_DTYPE: Final = {
 _WALK: Final = 2.0  # an error may be this many times what K roundings add up to
 _FLOOR_OF_FP32: Final = 2.0**-20  # splitting float32 into halves keeps 22 of 24 bits, and is float32 all the same
 _AS_TORCH: Final = 2.0  # as wrong as torch in the same precision, times this, is right
-_AS_MODELLED: Final = 4.0  # where no bound is known, this many times the error of the class's own arithmetic
+_AS_MODELLED: Final = 2.0  # where no bound is known, this many times the error of operands that are cut off
 
 
 def best_class(dtype: torch.dtype) -> str | None:
@@ -34,11 +34,6 @@ def best_class(dtype: torch.dtype) -> str | None:
     ('fp32', None)
     """
     return _OF_DTYPE.get(dtype)
-
-
-def bits(name: str) -> int:
-    """The bits of the significand that a class keeps of an operand."""
-    return _BITS[name]
 
 
 def bounds_of_product(k: int, own_error: float) -> dict[str, float]:
@@ -56,11 +51,11 @@ def bounds_of_product(k: int, own_error: float) -> dict[str, float]:
 
 
 def bounds_of_model(own_error: float, modelled: Mapping[str, float]) -> dict[str, float]:
-    """The same for a model that is more than a product: `modelled` has the error that the operands' rounding to each
-    class makes in it."""
+    """The same for a model that is more than a product: `modelled` has the error of the model when its operands are cut
+    off to each class."""
     bounds = {"fp64": max(2.0**-44, _AS_TORCH * own_error), "fp32": _FLOOR_OF_FP32}
     for name in ("tf32", "fp16", "bf16"):
-        bounds[name] = _AS_MODELLED * max(modelled[name], 2.0 ** (1 - _BITS[name]))
+        bounds[name] = _AS_MODELLED * modelled[name]
     return _at_least_as_torch(bounds, own_error)
 
 
@@ -108,11 +103,11 @@ def keeps(found: str, required: str) -> bool:
     return CLASSES.index(found) <= CLASSES.index(required)
 
 
-def rounded(x: torch.Tensor, name: str) -> torch.Tensor:
-    """A float tensor with no more bits than the class keeps, of any exponent.
+def narrowed(x: torch.Tensor, name: str, to_integer: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A float tensor with no more bits than the class keeps, of any exponent, cut off or rounded as `to_integer` does.
 
-    >>> rounded(torch.tensor([1 + 2.0**-9], dtype=torch.float64), "bf16").item()
+    >>> narrowed(torch.tensor([1 + 2.0**-9], dtype=torch.float64), "bf16", torch.trunc).item()
     1.0
     """
     significand, exponent = torch.frexp(x)
-    return torch.ldexp(torch.round(significand * 2.0 ** _BITS[name]), exponent - _BITS[name])
+    return torch.ldexp(to_integer(significand * 2.0 ** _BITS[name]), exponent - _BITS[name])

@@ -147,7 +147,7 @@ class Reference:
             return precision.bounds_of_product(products.k, own_error)
         modelled = {}
         for name in ("tf32", "fp16", "bf16"):
-            with analysis.Rounding(name):
+            with analysis.Narrow(name):
                 lower = self._outputs(self._wide, analysis.widened(self._inputs), floats)
             modelled[name] = analysis.error(lower, exact, scales)
         return precision.bounds_of_model(own_error, modelled)

@@ -26,6 +26,7 @@ from tilesmith.kernelbench.check import wire
 _GIB: Final = 2**30
 _START: Final = 300.0  # seconds to import torch, perhaps from a cold disk or under compute-sanitizer
 _LOOK_EVERY: Final = 0.05  # seconds
+_WEIGH_EVERY: Final = 0.2
 _LARGEST_ANSWER: Final = 2**24  # bytes; a longer line is no answer of ours
 _KEPT_OUTPUT: Final = 2**16  # bytes of the end of what was printed
 _TOKEN: Final = "TILESMITH_CHECK_TOKEN"  # marks every descendant, those that left the session too
@@ -58,6 +59,7 @@ class Sandbox:
         self._limits = limits
         self._token = secrets.token_hex(16)
         self._buffer = b""
+        self._weigh_at = 0.0
         self._printed = b""
         self._channel, theirs = socket.socketpair()
         source = str(Path(__file__).parents[3])
@@ -153,9 +155,13 @@ class Sandbox:
                 raise DeadProcessError(_FORGED)
         elif self._process.poll() is not None:
             raise self._died()
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             self.kill()
             raise DeadProcessError(f"no answer within {self._limits.seconds:g} s")
+        if now < self._weigh_at:
+            return
+        self._weigh_at = now + _WEIGH_EVERY
         used = self._memory()
         if used > self._limits.memory:
             self.kill()
