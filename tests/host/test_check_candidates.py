@@ -95,14 +95,13 @@ FORWARDS = {
         return self.kept[key].clone()
         """,
     "first result again and again": "return self.kept.setdefault(0, product(a, b))",
-    "replaces functions": """
+    "replaces functions, for its own sizes": """
         torch.matmul = lambda a, b: a
         time.perf_counter = lambda: 0.0
         torch.Tensor.__matmul__ = lambda a, b: a
-        return product(a, b)
+        return (a.reshape(32, 96, 1) * b.reshape(1, 96, 24)).sum(1)
         """,
     "torch's product": "return torch.nn.functional.linear(a, b.t())",
-    "sizes built in": "return (a.reshape(32, 96, 1) * b.reshape(1, 96, 24)).sum(1)",
     "exits": "print('out of luck', file=sys.stderr, flush=True); os._exit(3)",
     "segfaults": "ctypes.string_at(0)",
     "takes all memory": "self.kept['all'] = [b'1' * 2**28 for _ in range(64)]; return product(a, b)",
@@ -120,20 +119,14 @@ FILES = {
     "right and loud": HEAD
     + """
 M = 16  # the reference's is another
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("PLACE", "w").write(str(child.pid))
 sys.stdout.write("noise " * 100_000)
 sys.stderr.write("noise " * 100_000)
 print('{"raised": "not an answer"}')
 class ModelNew(nn.Module):
     def forward(self, a, b):
         print("called")
-        return product(a, b)
-""",
-    "leaves a child": HEAD
-    + """
-child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-open("PLACE", "w").write(str(child.pid))
-class ModelNew(nn.Module):
-    def forward(self, a, b):
         return product(a, b)
 """,
     "no model": "import torch\n",
@@ -273,7 +266,7 @@ class TestRight:
         assert "K = 61" in verdict.finding("other sizes").detail
 
     def test_a_child_that_stays_is_ended(self, verdicts: Verdicts) -> None:
-        assert verdicts["leaves a child"].right
+        assert verdicts["right and loud"].right
         status = Path(f"/proc/{int(verdicts.place.read_text())}/stat")
         assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
@@ -341,8 +334,8 @@ class TestWrong:
         assert "given inputs, once more" in failed(verdicts["first result again and again"])
 
     def test_replaced_functions(self, verdicts: Verdicts) -> None:
-        verdict = verdicts["replaces functions"]
-        assert failed(verdict) == [UNTOUCHED]
+        verdict = verdicts["replaces functions, for its own sizes"]
+        assert failed(verdict) == ["other sizes", UNTOUCHED]
         assert detail(verdict, UNTOUCHED) == "replaced: Tensor.__matmul__, time.perf_counter, torch.matmul"
 
     def test_product_of_a_library(self, verdicts: Verdicts) -> None:
@@ -351,8 +344,7 @@ class TestWrong:
         assert detail(verdict, OWN_KERNELS) == "a call runs mm"
 
     def test_sizes_built_in(self, verdicts: Verdicts) -> None:
-        verdict = verdicts["sizes built in"]
-        assert failed(verdict) == ["other sizes"]
+        verdict = verdicts["replaces functions, for its own sizes"]
         assert "RuntimeError: shape '[32, 96, 1]' is invalid" in detail(verdict, "other sizes")
 
 

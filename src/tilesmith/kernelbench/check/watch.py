@@ -41,7 +41,12 @@ _WATCHED: Final[tuple[Any, ...]] = (
     TorchDispatchMode,
     timing,
 )
-_REPLACED_BY_TORCH: Final = (torch, "manual_seed")  # when torch._dynamo is first imported
+# By torch itself, when torch._dynamo is first imported or torch.compile is first used.
+_REPLACED_BY_TORCH: Final = {
+    (torch, "manual_seed"),
+    (torch.nn.Module, "__init__"),
+    (torch.nn.Module, "__setstate__"),
+}
 
 
 class Untouched:
@@ -56,7 +61,7 @@ class Untouched:
             f"{getattr(owner, '__name__', owner)}.{name}"
             for owner, before in self._before.items()
             for name, value in before.items()
-            if inspect.getattr_static(owner, name, None) is not value and (owner, name) != _REPLACED_BY_TORCH
+            if inspect.getattr_static(owner, name, None) is not value and (owner, name) not in _REPLACED_BY_TORCH
         )
 
 
