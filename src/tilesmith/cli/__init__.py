@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _COMMANDS: Final[dict[str, str]] = {
     "demo": "Multiply the five reference products, or plan and compile them where there is no GPU.",
     "info": "Show versions, GPUs and the kernel cache, and what is missing.",
+    "check": "Judge a candidate for a KernelBench problem: right, how exact, how fast, and by which tricks.",
     "cache": "List or remove the compiled kernels on disk.",
 }
 _WIDTH_OF_A_PIPE: Final = 120  # columns, where there is no terminal to ask

@@ -1,0 +1,125 @@
+"""Kinds of inputs: what the problem gives, and others that betray what the given ones hide.
+
+Values are replaced by a secret function of themselves, so that whatever a problem promises of its inputs' structure
+still holds: zeros stay zeros (triangles, diagonals), equal values stay equal (symmetry), and a tensor of few different
+values (labels, masks) stays as it is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_MASK: Final = 2**63 - 1
+_FEW: Final = 16  # different values: with no more than these, a tensor is no field of numbers
+_LOOKED_AT: Final = 4096  # elements
+_TERMS: Final = 1.5  # that a sum over K has left, on average, with the kind "few terms"
+_EXPONENT: Final = 24  # of large magnitudes, in types with the range of float32
+_EXPONENT_OF_HALF: Final = 4
+
+Values = list[Any]  # what get_inputs returns: tensors, and perhaps numbers
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """A well mixed 62-bit integer for each integer: multiplications modulo 2^64 and shifts."""
+    for multiplier in (-7046029254386353131, -4658895280553007687, 7046029254386353087):
+        bits = (bits ^ ((bits >> 31) & 0xFFFFFFFF)) * multiplier
+    return (bits ^ ((bits >> 29) & 0x7FFFFFFFF)) & (_MASK >> 1)
+
+
+def _uniform(x: Tensor, secret: int) -> Tensor:
+    """For each value, a number between 0 and 1 in float64 that only the secret tells."""
+    return _mixed(x.double().contiguous().view(torch.int64) ^ (secret & _MASK)).double() / 2.0**62
+
+
+def _normal(x: Tensor, secret: int) -> Tensor:
+    u = _uniform(x, secret).clamp(2.0**-40, 1 - 2.0**-40)
+    return torch.erfinv(2 * u - 1) * math.sqrt(2)
+
+
+def _exponent(dtype: torch.dtype) -> int:
+    return _EXPONENT_OF_HALF if dtype == torch.float16 else _EXPONENT
+
+
+def _large(x: Tensor, secret: int, share: float) -> Tensor:
+    return _normal(x, secret) * 2.0 ** _exponent(x.dtype)
+
+
+def _few_terms(x: Tensor, secret: int, share: float) -> Tensor:
+    return _normal(x, secret) * (_uniform(x, secret + 1) < share)
+
+
+# Kind -> a function of the values, the secret, and the share of values that "few terms" leaves.
+KINDS: Final[dict[str, Callable[[Tensor, int, float], Tensor]]] = {
+    "normal": lambda x, secret, share: _normal(x, secret),
+    "zeros and ones": lambda x, secret, share: (_uniform(x, secret) < 0.5).double(),
+    "large": _large,
+    "few terms": _few_terms,
+}
+
+
+def is_numbers(x: object) -> bool:
+    """Whether an input is a field of numbers, whose values may be any."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return False
+    sample = x.reshape(-1)[:: max(1, x.numel() // _LOOKED_AT)]
+    return int(sample.unique().numel()) > min(_FEW, x.numel() // 2)
+
+
+def of_kind(kind: str, given: Values, secret: int, k: int) -> Values:
+    """Inputs of a kind in KINDS, of the given ones' shapes, types and structure."""
+    fields = sum(map(is_numbers, given))
+    share = min(1.0, (_TERMS / max(k, 1)) ** (1 / max(1, min(fields, 2))))
+
+    def replaced(index: int, x: Any) -> Any:
+        if not is_numbers(x):
+            return x
+        values = KINDS[kind](x, secret + 2 * index, share)
+        return torch.where(x == 0, 0.0, values).to(x.dtype)
+
+    return [replaced(index, x) for index, x in enumerate(given)]
+
+
+def transposed(given: Values) -> Values:
+    """The same values, each matrix stored by columns."""
+    return [_by_columns(x) if isinstance(x, Tensor) and x.dim() >= 2 else x for x in given]
+
+
+def _by_columns(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+def padded(given: Values) -> Values:
+    """The same values in rows that have gaps between them, poisoned where the type has NaN."""
+    return [_in_rows_with_gaps(x) if isinstance(x, Tensor) and x.dim() >= 1 else x for x in given]
+
+
+def _in_rows_with_gaps(x: Tensor) -> Tensor:
+    *outer, last = x.shape
+    buffer = torch.full((*outer, last + 3), math.nan if x.is_floating_point() else 1, dtype=x.dtype, device=x.device)
+    inside = buffer[..., :last]
+    inside.copy_(x)
+    return inside
+
+
+def smaller(given: Values) -> Values | None:
+    """Leading parts of the given inputs: every dimension of one size becomes the same smaller, odd size. None where
+    an input may be an index, or a size is all that it is."""
+    tensors = [x for x in given if isinstance(x, Tensor)]
+    if not tensors or len(tensors) < len(given) or not all(x.is_floating_point() for x in tensors):
+        return None
+    return [_leading(x, [_smaller(size) for size in x.shape]) for x in tensors]
+
+
+def _smaller(size: int) -> int:
+    """
+    >>> [_smaller(size) for size in (1, 2, 3, 16, 1000, 4096)]
+    [1, 1, 1, 11, 625, 2561]
+    """
+    return min(size, size * 5 // 8 | 1)
+
+
+def _leading(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    return x[tuple(slice(size) for size in sizes)].contiguous()

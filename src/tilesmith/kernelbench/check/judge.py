@@ -1,0 +1,100 @@
+"""The parent: starts the two processes, and judges a candidate in one of two modes."""
+
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tilesmith.kernelbench.check import official, sanitizer, strict, wire
+from tilesmith.kernelbench.check.sandbox import DeadProcessError, Limits, Sandbox
+from tilesmith.kernelbench.check.session import FailedError, ProblemError, Session
+from tilesmith.kernelbench.check.verdict import Finding, Mode, Verdict
+
+_REFERENCE: Final = "tilesmith.kernelbench.check.reference"
+_WORKER: Final = "tilesmith.kernelbench.check.worker"
+_OFFICIAL_SEED: Final = 42  # of the models' parameters; everyone knows it
+
+
+class Judge:
+    """One problem, and the process that holds its reference. Judges any number of candidates, one after the other.
+
+    `with Judge("problem.py") as judge: print(judge("candidate.py").describe())`
+    """
+
+    def __init__(self, problem: str | Path, *, device: str = "cuda", limits: Limits | None = None) -> None:
+        self._problem = Path(problem).resolve()
+        self._device = device
+        self._limits = limits or Limits()
+        self._temporary = tempfile.TemporaryDirectory(prefix="tilesmith-check-", ignore_cleanup_errors=True)
+        self._folder = Path(self._temporary.name)
+        self._reference = Sandbox(_REFERENCE, self._new_folder(), Limits())
+        self._seed: int | None = None  # of the parameters that the reference has now
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reference.__exit__(kind, error, trace)
+        self._temporary.cleanup()
+
+    def __call__(
+        self, candidate: str | Path, *, mode: Mode = "strict", accuracy: str = "fp32", sanitize: bool = False
+    ) -> Verdict:
+        """Judges one candidate. `accuracy` is the class that float32 results must have, "fp32" or "tf32".
+        ProblemError if the problem itself does not work."""
+        path = Path(candidate).resolve()
+        seed = _OFFICIAL_SEED if mode == "official" else secrets.randbits(62)
+        with Sandbox(_WORKER, self._new_folder(), self._limits) as worker:
+            self._load_reference(seed)
+            session = Session(self._problem, self._device, seed, self._reference, worker)
+            built = self._build(session, path)
+            if not built.passed:
+                return Verdict(mode, (built,))
+            judged = official.judge(session) if mode == "official" else strict.judge(session, accuracy)
+        findings = (built, *judged.findings)
+        if sanitize:
+            findings += (self._sanitized(path, seed),)
+        return Verdict(mode, findings, judged.precision, judged.speed, judged.notes)
+
+    def _new_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    def _load_reference(self, seed: int) -> None:
+        if self._seed == seed:
+            return
+        init = str(self._reference.folder / "init.pt")
+        answer = self._ask_reference(problem=str(self._problem), device=self._device, seed=seed, init=init)
+        if "raised" in answer:
+            raise ProblemError(f"{self._problem.name}: {answer['raised']}")
+        self._seed = seed
+
+    def _ask_reference(self, **arguments: Any) -> wire.Message:
+        try:
+            return self._reference.ask("load", **arguments)
+        except DeadProcessError as died:
+            raise ProblemError(f"{self._problem.name}: {died}") from None
+
+    def _build(self, session: Session, candidate: Path) -> Finding:
+        session.worker.wait_until_ready()
+        init = session.worker.folder / "init.pt"
+        shutil.copyfile(self._reference.folder / "init.pt", init)
+        try:
+            session.call(
+                "load", candidate=str(candidate), device=self._device, seed=session.parameters_seed, init=str(init)
+            )
+        except FailedError as failed:
+            return Finding("builds", False, str(failed))
+        return Finding("builds", True)
+
+    def _sanitized(self, candidate: Path, seed: int) -> Finding:
+        tool = sanitizer.find()
+        if tool is None:
+            return Finding(sanitizer.NAME, None, "compute-sanitizer is not on the PATH")
+        with Sandbox(_WORKER, self._new_folder(), self._limits, prefix=sanitizer.command(tool)) as worker:
+            session = Session(self._problem, self._device, seed, self._reference, worker)
+            built = self._build(session, candidate)
+            return sanitizer.judge(session) if built.passed else Finding(sanitizer.NAME, False, built.detail)

@@ -1,0 +1,87 @@
+"""A candidate's process and the reference's, together: what both modes do with them."""
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilesmith.kernelbench.check import wire
+from tilesmith.kernelbench.check.sandbox import DeadProcessError, Sandbox
+
+
+class FailedError(Exception):
+    """The candidate did something wrong; the message says what."""
+
+
+class ProblemError(Exception):
+    """The problem's own file cannot be used."""
+
+
+class UnfitError(Exception):
+    """The reference itself does not take such inputs, so that nothing follows for the candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The two processes, one problem, and the seed of the models' parameters."""
+
+    problem: Path
+    device: str
+    parameters_seed: int
+    reference: Sandbox
+    worker: Sandbox
+
+    @property
+    def inputs(self) -> Path:
+        """Where the candidate's process finds its inputs."""
+        return self.worker.folder / "inputs.pt"
+
+    def call(self, do: str, want: Sequence[str] = (), **arguments: Any) -> wire.Message:
+        """Asks the candidate's process for an answer that has certain parts. FailedError for an error, after which the
+        process is ended if the error is one that a CUDA context does not survive, and for a process that died."""
+        try:
+            answer = self.worker.ask(do, **arguments)
+        except DeadProcessError as died:
+            raise FailedError(str(died)) from None
+        if "raised" in answer:
+            if "CUDA error" in str(answer["raised"]):
+                self.worker.kill()
+            raise FailedError(str(answer["raised"]))
+        if not set(want) <= set(answer):
+            raise FailedError("its process gave an answer that is not the worker's")
+        return answer
+
+    def ask_reference(self, do: str, **arguments: Any) -> wire.Message:
+        """Asks the reference's process. UnfitError for an error: what a model cannot do, it cannot demand."""
+        try:
+            answer = self.reference.ask(do, **arguments)
+        except DeadProcessError as died:
+            raise UnfitError(f"the reference's process ended: {died}") from None
+        if "raised" in answer:
+            raise UnfitError(f"the reference failed: {answer['raised']}")
+        return answer
+
+    def make(self, kind: str = "given", layout: str | None = None, seed: int | None = None) -> None:
+        """Fresh inputs for the candidate, by default from a seed that nobody knows."""
+        seed = secrets.randbits(62) if seed is None else seed
+        answer = self.ask_reference("make", kind=kind, layout=layout, seed=seed, path=str(self.inputs))
+        if "unfit" in answer:
+            raise UnfitError(answer["unfit"])
+
+    def run(self, name: str) -> str:
+        """Calls the candidate on the inputs, and takes what came out where its process does not look: the path."""
+        outputs = self.worker.folder / "outputs.pt"
+        answer = self.call("run", inputs=str(self.inputs), outputs=str(outputs))
+        if answer.get("types"):
+            raise FailedError(f"returned {', '.join(map(str, answer['types']))} instead of torch.Tensor")
+        if answer.get("devices") != [self.device]:
+            raise FailedError(f"results on {answer.get('devices')} instead of {self.device}")
+        kept = self.reference.folder / name
+        try:
+            shutil.copyfile(outputs, kept)
+            outputs.unlink()
+        except OSError:
+            raise FailedError("the file with its results is gone") from None
+        return str(kept)

@@ -1,0 +1,137 @@
+"""Times side by side with torch, and the roofline that nothing can be above."""
+
+import statistics
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tilesmith.bench import timing
+from tilesmith.kernelbench.check.verdict import Speed, Spread
+
+_ROUNDS: Final = 40
+_WARM_ROUNDS: Final = 5
+_OFFICIAL_ROUNDS: Final = 100
+_OFFICIAL_WARMUPS: Final = 3
+
+# Multiply-adds of 16-bit floats that one SM's tensor cores finish in a clock, by compute capability.
+_TENSOR_RATE: Final[dict[tuple[int, int], int]] = {
+    (7, 5): 512,
+    (8, 0): 1024,
+    (8, 6): 512,
+    (8, 9): 512,
+    (9, 0): 2048,
+    (10, 0): 4096,
+    (12, 0): 512,
+}
+_HALF_PRODUCTS: Final = {"fp32": 3}  # that a product of the class takes at least; the others take one
+_NARROW: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_QUERY: Final = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
+
+_interleaved = timing.interleaved  # taken before a candidate is loaded
+
+
+def measure(models: Mapping[str, Any], given: list[Any], *, official: bool) -> dict[str, list[float]]:
+    """Milliseconds of each round for the candidate and for torch's models, which are named by precision class."""
+    narrow = {name: _narrowed(given, dtype) for name, dtype in _NARROW.items() if name in models}
+    for name, dtype in _NARROW.items():
+        if name in models:
+            models[name].to(dtype)
+    sets = {name: narrow.get(name, given) for name in models}
+    competitors = {name: _call(model, name, sets[name]) for name, model in models.items()}
+    with torch.no_grad():
+        if official:
+            return {name: _alone(name, call) for name, call in competitors.items()}
+        return _in_turn(competitors, [given, *narrow.values()])
+
+
+def _alone(name: str, call: Callable[[], object]) -> list[float]:
+    times = _interleaved({name: call}, rounds=_OFFICIAL_ROUNDS, warmups=_OFFICIAL_WARMUPS)
+    return list(times[name].samples)
+
+
+def _in_turn(competitors: Mapping[str, Callable[[], object]], sets: list[list[Any]]) -> dict[str, list[float]]:
+    """Every round has other values in the same tensors: what was kept of the last one is of no use."""
+    originals = [[x.clone() if isinstance(x, Tensor) else x for x in values] for values in sets]
+    _interleaved(competitors, rounds=_WARM_ROUNDS)
+    samples: dict[str, list[float]] = {name: [] for name in competitors}
+    for round_ in range(_ROUNDS):
+        for values, original in zip(sets, originals, strict=True):
+            for x, before in zip(values, original, strict=True):
+                if isinstance(x, Tensor) and x.is_floating_point():
+                    torch.mul(before, 1 + (round_ + 1) / 128, out=x)
+        for name, times in _interleaved(competitors, rounds=1, warmups=0, seed=round_).items():
+            samples[name] += times.samples
+    return samples
+
+
+def _narrowed(given: list[Any], dtype: torch.dtype) -> list[Any]:
+    return [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
+
+
+def _call(model: Any, name: str, values: list[Any]) -> Callable[[], object]:
+    if name not in ("fp32", "tf32"):
+        return lambda: model(*values)
+    products = torch.backends.cuda.matmul
+    setting = "tf32" if name == "tf32" else "ieee"
+
+    def call() -> object:
+        before = products.fp32_precision
+        products.fp32_precision = setting
+        try:
+            return model(*values)
+        finally:
+            products.fp32_precision = before
+
+    return call
+
+
+def summarise(
+    samples: Mapping[str, list[float]], work: Mapping[str, float], precision: str, *, official: bool
+) -> Speed:
+    """The samples of `measure` as what they mean on this machine's GPU."""
+    spreads = {name: _spread(times) for name, times in samples.items()}
+    candidate = spreads.pop("candidate")
+    time = candidate.mean if official else candidate.median
+    gpu: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    roofline = roofline_ms(gpu, work, precision)
+    return Speed(
+        candidate=candidate,
+        torch=spreads,
+        tflops=work["flops"] / time * 1e-9,
+        roofline_ms=roofline,
+        roofline_percent=None if roofline is None else 100 * roofline / time,
+        gpu=gpu.name,
+        state=_state(),
+    )
+
+
+def _spread(times: list[float]) -> Spread:
+    lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
+    return Spread(median=median, lower=lower, upper=upper, mean=statistics.fmean(times))
+
+
+def roofline_ms(gpu: Any, work: Mapping[str, float], precision: str) -> float | None:
+    """The least time for the work: all tensor cores busy at the highest clock, or all inputs read from memory and what
+    L2 cannot hold of the results written. `gpu` is what torch calls the properties of a device."""
+    rate = _TENSOR_RATE.get((gpu.major, gpu.minor))
+    if rate is None or not gpu.clock_rate or not gpu.memory_clock_rate:
+        return None
+    products = _HALF_PRODUCTS.get(precision, 1)
+    computing = products * work["flops"] / (2 * rate * gpu.multi_processor_count * gpu.clock_rate * 1e3)
+    bandwidth = 2 * gpu.memory_clock_rate * 1e3 * gpu.memory_bus_width / 8
+    moving = (work["read"] + max(0.0, work["written"] - gpu.L2_cache_size)) / bandwidth
+    return float(1e3 * max(computing, moving))
+
+
+def _state() -> str:
+    """Clocks and temperature now, if nvidia-smi tells them."""
+    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        sm, memory, highest, temperature = done.stdout.splitlines()[torch.cuda.current_device()].split(", ")
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return "clocks and temperature are not known: nvidia-smi does not answer"
+    return f"SM clock {sm} of at most {highest} MHz, memory {memory} MHz, {temperature} C, after the runs"

@@ -1,0 +1,204 @@
+"""The strict mode: inputs that nobody can know before, every element against float64, and no trust in the rest."""
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilesmith.kernelbench.check import precision, speed
+from tilesmith.kernelbench.check.analysis import LIBRARY_PRODUCTS
+from tilesmith.kernelbench.check.session import FailedError, ProblemError, Session, UnfitError
+from tilesmith.kernelbench.check.verdict import Finding, Speed, Verdict
+
+OWN_KERNELS: Final = "no library's product"
+NOTHING_KEPT: Final = "nothing kept from earlier calls"
+UNTOUCHED: Final = "torch and clocks as they were"
+L2_UNTOUCHED: Final = "L2 as it was"
+PRECISION: Final = "precision"
+POSSIBLE: Final = "speed is possible"
+
+# Names of the kernels of cuBLAS and cuDNN. A candidate's own kernel may well have "gemm" in its name.
+_LIBRARY_KERNEL: Final = re.compile(
+    r"cublas|cudnn|nvjet|xmma_|cutlass_\d+_|cutlass__5x_|implicit_convolve|gemmSN_|gemmk1|gemv2[TN]|gemvNSP|dot_kernel"
+    r"|(volta|turing|ampere|hopper|sm\d+)_\w*gemm",
+    re.IGNORECASE,
+)
+_TRACED: Final = ("fresh operations", "again operations", "fresh kernels", "again kernels")
+_PACE_CALLS: Final = 20
+_PACE_FACTOR: Final = 5.0  # the parent's clock may say this many times the events' time, and
+_PACE_SLACK: Final = 1.0  # milliseconds more a call, before it is a contradiction
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One set of inputs: values of a kind, in a layout."""
+
+    name: str
+    kind: str = "given"
+    layout: str | None = None
+
+
+_FIRST: Final = (Trial("given inputs"), Trial("given inputs, once more"))
+_REST: Final = (
+    Trial("normal", "normal"),
+    Trial("zeros and ones", "zeros and ones"),
+    Trial("large", "large"),
+    Trial("few terms", "few terms"),
+    Trial("stored by columns", layout="transposed"),
+    Trial("rows with gaps", layout="padded"),
+    Trial("other sizes", layout="smaller"),  # the last, for it kills what has its sizes built in
+)
+
+
+def judge(session: Session, accuracy: str) -> Verdict:
+    """Judges a candidate that has been built. `accuracy` is the class that float32 results must have."""
+    strict = _Strict(session, accuracy)
+    for trial in _FIRST:
+        strict.try_(trial)
+    strict.trace()
+    for trial in _REST:
+        strict.try_(trial)
+    strict.look_at_the_process()
+    found = strict.judge_precision()
+    if session.device == "cuda" and all(each.passed is not False for each in strict.findings):
+        strict.time(found)
+    return Verdict("strict", tuple(strict.findings), found, strict.speed)
+
+
+class _Strict:
+    def __init__(self, session: Session, accuracy: str) -> None:
+        self.findings: list[Finding] = []
+        self.speed: Speed | None = None
+        self._session = session
+        self._accuracy = accuracy
+        self._measured: dict[str, dict[str, Any]] = {}  # by trial
+
+    def _note(self, name: str, passed: bool | None, detail: str = "") -> None:
+        self.findings.append(Finding(name, passed, detail))
+
+    def try_(self, trial: Trial) -> None:
+        """Two calls on the same inputs: the first against float64, the second against the first."""
+        if not self._session.worker.is_alive:
+            return self._note(trial.name, None, "the candidate's process has ended")
+        try:
+            self._session.make(trial.kind, trial.layout)
+            first, second = self._session.run("first.pt"), self._session.run("second.pt")
+            found = self._session.ask_reference("compare", path=first)
+            if "unfit" in found:
+                raise UnfitError(found["unfit"])
+            if "failed" in found:
+                raise FailedError(found["failed"])
+            self._measured[trial.name] = found
+            self._judge_error(trial, found)
+            if not self._session.ask_reference("repeat", first=first, second=second)["same"]:
+                raise FailedError("a second call on the same inputs gave another result")
+        except UnfitError as unfit:
+            if trial in _FIRST:
+                raise ProblemError(str(unfit)) from None
+            return self._note(trial.name, None, str(unfit))
+        except FailedError as failed:
+            return self._note(trial.name, False, str(failed))
+        return self._note(trial.name, True, _measured(found))
+
+    def _judge_error(self, trial: Trial, found: dict[str, Any]) -> None:
+        if found.get("not_finite"):
+            raise FailedError(f"{found['not_finite']} elements are not finite")
+        if trial.kind == "zeros and ones" and found.get("is_product") and found["own_error"] == 0 < found["error"]:
+            raise FailedError(f"sums of zeros and ones are not exact, as torch's are: error {found['error']:.1e}")
+        if found["class"] == "worse":
+            raise FailedError(f"wrong: {_measured(found)}")
+
+    def trace(self) -> None:
+        """What runs in a call, and what runs when the same values come again."""
+        try:
+            self._session.make()
+            seen = self._session.call("trace", _TRACED, inputs=str(self._session.inputs))
+        except (UnfitError, FailedError) as failed:
+            return self._note(OWN_KERNELS, None if isinstance(failed, UnfitError) else False, str(failed))
+        library = sorted(set(seen["fresh operations"]) & LIBRARY_PRODUCTS)
+        library += sorted({name for name in seen["fresh kernels"] if _LIBRARY_KERNEL.search(name)})
+        if library:
+            self._note(OWN_KERNELS, False, f"a call runs {', '.join(library)}")
+        elif self._session.device == "cuda" and not seen["fresh kernels"]:
+            self._note(OWN_KERNELS, None, "the profiler sees no kernel run")
+        else:
+            self._note(OWN_KERNELS, True)
+        for what in ("operations", "kernels"):
+            fresh, again = len(seen[f"fresh {what}"]), len(seen[f"again {what}"])
+            if again < fresh:
+                detail = f"{fresh} {what} for new values, and {again} when the same come again"
+                return self._note(NOTHING_KEPT, False, detail)
+        return self._note(NOTHING_KEPT, True)
+
+    def look_at_the_process(self) -> None:
+        """What the candidate has left behind in its process."""
+        if not self._session.worker.is_alive:
+            return self._note(UNTOUCHED, None, "the candidate's process has ended")
+        try:
+            state = self._session.call("state", ("changed", "persisting_l2"))
+        except FailedError as failed:
+            return self._note(UNTOUCHED, False, str(failed))
+        self._judge_changed(state["changed"])
+        if self._session.device == "cuda":
+            left = state["persisting_l2"]
+            self._note(L2_UNTOUCHED, left == 0, f"{left} bytes are left set aside for persisting accesses" * bool(left))
+        return None
+
+    def _judge_changed(self, changed: list[str]) -> None:
+        self._note(UNTOUCHED, not changed, f"replaced: {', '.join(changed[:8])}" if changed else "")
+
+    def judge_precision(self) -> str | None:
+        """The worst class of all inputs, which must be that of the results' type or the one that was asked for."""
+        classes = {name: found["class"] for name, found in self._measured.items() if found["class"]}
+        if not classes:
+            return None
+        others = [each for name, each in classes.items() if name != "large"]
+        lost_by_range = self._measured.get("large", {}).get("not_finite") and others
+        if lost_by_range and precision.keeps(precision.worst(others), "tf32"):
+            classes["large"] = "fp16"  # the precision of TF32, without its range
+        found = precision.worst(list(classes.values()))
+        required = precision.worst([each["required"] for each in self._measured.values() if each["class"]])
+        required = self._accuracy if required == "fp32" else required
+        passed = precision.keeps(found, required)
+        where = [name for name, each in classes.items() if each == found]
+        detail = "" if passed else f"the results are of class {found}, not {required} ({', '.join(where)})"
+        self._note(PRECISION, passed, detail)
+        return found
+
+    def time(self, found: str | None) -> None:
+        """Times beside torch, and whether they can be."""
+        classes = ["fp32", *({found or "fp32"} & {"tf32", "fp16", "bf16"})]
+        session, inputs = self._session, str(self._session.inputs)
+        try:
+            session.make()
+            work = session.ask_reference("work")
+            seed = session.parameters_seed
+            arguments = {"problem": str(session.problem), "seed": seed, "inputs": inputs, "classes": classes}
+            timed = session.call("time", ("samples", "changed"), **arguments, official=False)
+            pace_ms = self._pace_ms()
+        except (UnfitError, FailedError) as failed:
+            return self._note(POSSIBLE, None if isinstance(failed, UnfitError) else False, str(failed))
+        self.speed = speed.summarise(timed["samples"], work, found or "fp32", official=False)
+        impossible = None
+        if timed["changed"]:
+            impossible = f"replaced while it was timed: {', '.join(timed['changed'][:8])}"
+        elif self.speed.roofline_percent is not None and self.speed.roofline_percent > 100:
+            impossible = f"faster than the roofline of {self.speed.roofline_ms:.4f} ms"
+        elif pace_ms > _PACE_FACTOR * self.speed.candidate.median + _PACE_SLACK:
+            impossible = f"a call takes {pace_ms:.3f} ms by the judge's own clock"
+        return self._note(POSSIBLE, impossible is None, impossible or "")
+
+    def _pace_ms(self) -> float:
+        """Milliseconds a call by this process's clock: the difference of a longer and a shorter row of calls."""
+        seconds = []
+        for calls in (_PACE_CALLS, 2 * _PACE_CALLS):
+            start = time.perf_counter()
+            self._session.call("pace", calls=calls)
+            seconds.append(time.perf_counter() - start)
+        return 1e3 * (seconds[1] - seconds[0]) / _PACE_CALLS
+
+
+def _measured(found: dict[str, Any]) -> str:
+    if found["class"] is None:
+        return "the same integers"
+    return f"error {found['error']:.1e}, torch's {found['own_error']:.1e}, K = {found['k']}: class {found['class']}"

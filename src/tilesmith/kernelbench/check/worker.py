@@ -1,0 +1,165 @@
+"""The candidate's process: builds it, calls it, and writes down what came out. It decides nothing.
+
+Every function that is needed after the candidate was loaded is taken before, and the parent asks at the end whether
+someone has replaced one.
+"""
+
+import contextlib
+import sys
+import time
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tilesmith.kernelbench.check import analysis, loading, precision, speed, watch, wire
+
+_SETTLING: Final = 0.03  # seconds in which a thread that was left behind would show
+_ASLEEP: Final = 20_000_000  # clocks for which the GPU's stream waits before it has the inputs
+_BLOCK: Final = 2**26  # bytes of freed memory to poison at once
+_BLOCKS: Final = 8
+
+_sleep = time.sleep
+
+
+class Worker:
+    """A candidate's model, and the buffers that every call finds its inputs in."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+        self._sizes: list[int] = [4096]
+        modules = (sys.modules[__name__], analysis, loading, precision, speed, watch, wire)
+        self._untouched = watch.Untouched(*modules)
+
+    def load(self, candidate: str, device: str, seed: int, init: str) -> wire.Message:
+        """Runs the candidate's file, which may compile it, and makes its model."""
+        self._device = device
+        self._arguments = torch.load(init, weights_only=True)
+        module = loading.load(candidate, "candidate", ("ModelNew",))
+        self._model = loading.build(module.ModelNew, self._arguments, seed, device)
+        return {}
+
+    def run(self, inputs: str, outputs: str) -> wire.Message:
+        """One call on the inputs of a file. What came out, at once and a little later, and the inputs as they are
+        after it go to another file; {"types": names} if something came out that is no plain tensor."""
+        given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        self._poison()
+        with torch.no_grad():
+            results = loading.leaves(self._model(*self._filled(given)))
+            types = [f"{type(x).__module__}.{type(x).__name__}" for x in results if type(x) is not Tensor]
+            if types:
+                return {"types": types}
+            tensors: list[Any] = results
+            at_once = [x.clone() for x in tensors]  # on the stream of the caller, which need not wait for others
+            self._settle()
+            said = {
+                "at once": [x.cpu() for x in at_once],
+                "settled": [x.cpu() for x in tensors],
+                "inputs": [x.cpu() if isinstance(x, Tensor) else None for x in self._held],
+            }
+            torch.save(said, outputs)
+            self._spoil(tensors)
+        return {"devices": sorted({x.device.type for x in tensors})}
+
+    def trace(self, inputs: str) -> wire.Message:
+        """The operations and kernels of one call on fresh values, and of another on the same."""
+        given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        answer: wire.Message = {}
+        for name in ("fresh", "again"):
+            operations, kernels = self._traced(self._filled(given))
+            answer |= {f"{name} operations": operations, f"{name} kernels": kernels}
+        return answer
+
+    def _traced(self, values: list[Any]) -> tuple[list[str], list[str]]:
+        operations: list[str] = []
+
+        def call() -> None:
+            with torch.no_grad():
+                operations.extend(watch.operations(lambda: self._model(*values)))
+
+        if self._device == "cuda":
+            return operations, watch.kernels(call)
+        call()
+        return operations, []
+
+    def state(self) -> wire.Message:
+        """What the candidate has changed in this process."""
+        persisting = watch.persisting_l2() if self._device == "cuda" else 0
+        return {"changed": self._untouched.changed(), "persisting_l2": persisting}
+
+    def time(self, problem: str, seed: int, inputs: str, classes: list[str], official: bool) -> wire.Message:
+        """Times beside torch's: milliseconds of each round by competitor. The problem is loaded only now."""
+        module = loading.load(problem, "problem", ("Model",))
+        self._timed = given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        models = {"candidate": self._model}
+        models |= {name: loading.build(module.Model, self._arguments, seed, self._device) for name in classes}
+        return {"samples": speed.measure(models, given, official=official), "changed": self._untouched.changed()}
+
+    def pace(self, calls: int) -> wire.Message:
+        """Some calls in a row on the inputs that were timed, for the parent's own clock."""
+        with torch.no_grad():
+            for _ in range(calls):
+                self._model(*self._timed)
+        torch.cuda.synchronize()
+        return {}
+
+    def _filled(self, given: list[Any]) -> list[Any]:
+        """The values in tensors that have been there before, so that neither an address nor an id tells them apart.
+        On a GPU they arrive late: a kernel on a stream that did not wait for them finds NaN."""
+        if [_form(x) for x in given] != [_form(x) for x in self._held]:
+            self._held = loading.twins(given)
+        if self._device == "cuda":
+            for x in self._held:
+                if isinstance(x, Tensor) and x.is_floating_point():
+                    x.fill_(float("nan"))
+            torch.cuda.synchronize()
+            torch.cuda._sleep(_ASLEEP)
+        for held, x in zip(self._held, given, strict=True):
+            if isinstance(x, Tensor):
+                held.copy_(x)
+        return self._held
+
+    def _settle(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        else:
+            _sleep(_SETTLING)
+
+    def _poison(self) -> None:
+        """NaN into the memory that the next allocations get, and into shared memory."""
+        nan = float("nan")
+        sizes = [*self._sizes * 2, *([_BLOCK // 4] * _BLOCKS if self._device == "cuda" else [])]
+        blocks = [torch.full((size,), nan, device=self._device) for size in sizes]
+        if self._device == "cuda":
+            square = torch.full((2048, 2048), nan, device="cuda")
+            blocks += [square @ square, square.half() @ square.half(), square.softmax(-1)]
+            torch.cuda.synchronize()
+        del blocks
+
+    def _spoil(self, results: list[Tensor]) -> None:
+        """Overwrites results that have been copied: one that was kept for later is no longer right."""
+        kept = {x.untyped_storage().data_ptr() for x in self._own_tensors()}
+        self._sizes = [max(1, x.nbytes // 4) for x in results]
+        for x in results:
+            if x.is_floating_point() and x.untyped_storage().data_ptr() not in kept:
+                with contextlib.suppress(RuntimeError):  # an expanded tensor cannot be written
+                    x.fill_(float("nan"))
+
+    def _own_tensors(self) -> list[Tensor]:
+        if not isinstance(self._model, torch.nn.Module):
+            return []
+        return [*self._model.parameters(), *self._model.buffers()]
+
+
+def _form(x: Any) -> Any:
+    return (x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x
+
+
+def main() -> None:
+    worker = Worker()
+    handlers = ("load", "run", "trace", "state", "time", "pace")
+    wire.serve({name: getattr(worker, name) for name in handlers})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,396 @@
+"""The judge on the CPU: candidates that are right, wrong in every way that a CPU can show, and broken."""
+
+import queue
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilesmith.kernelbench.check.judge import Judge
+from tilesmith.kernelbench.check.sandbox import Limits
+from tilesmith.kernelbench.check.strict import NOTHING_KEPT, OWN_KERNELS, PRECISION, UNTOUCHED
+from tilesmith.kernelbench.check.verdict import Mode, Verdict
+
+PROBLEM = """
+import torch
+from torch import nn
+M, K, N = 32, 96, 24
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.matmul(a, b)
+def get_inputs():
+    return [torch.rand(M, K), torch.rand(K, N)]
+def get_init_inputs():
+    return []
+"""
+
+LAYER = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, inner, outer):
+        super().__init__()
+        self.linear = nn.Linear(inner, outer)
+    def forward(self, x):
+        return torch.softmax(nn.functional.gelu(self.linear(x)), dim=-1)
+def get_inputs():
+    return [torch.rand(40, 64)]
+def get_init_inputs():
+    return [64, 24]
+"""
+
+HEAD = """
+import ctypes, os, subprocess, sys, threading, time
+import torch
+from torch import nn
+def product(a, b):
+    return (a[:, :, None] * b[None]).sum(1)
+"""
+
+# Bodies of ModelNew.forward(self, a, b). `self.calls` counts the calls before, and `self.kept` starts as {}.
+FORWARDS = {
+    "hangs": "time.sleep(1000)",
+    "bf16": "return product(a.bfloat16().float(), b.bfloat16().float())",
+    "fp16": "return product(a.half().float(), b.half().float())",
+    "tf32": """
+        cut = lambda x: ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        return product(cut(a), cut(b))
+        """,
+    # By trial, of two calls each; the third is the trace.
+    "wrong in many ways": """
+        result = product(a, b)
+        if self.calls == 1:
+            result[3, 4] += 0.01
+        match self.calls // 2:
+            case 1:
+                a[1, 2] += 1
+            case 4:
+                result = torch.empty_like(result)
+            case 5:
+                result = result.reshape(-1)
+            case 6:
+                result = result.double()
+            case 7:
+                right = result.clone()
+                def later():
+                    time.sleep(0.005)
+                    result.copy_(right)
+                threading.Thread(target=later).start()
+                result.zero_()
+            case 8 if self.calls % 2:
+                result *= 1 + 2**-22
+            case 9:
+                class Lazy(torch.Tensor):
+                    pass
+                result = result.as_subclass(Lazy)
+        return result
+        """,
+    "kept by address": "return self.kept.setdefault((a.data_ptr(), id(a)), product(a, b)).clone()",
+    "kept by content": """
+        key = (a.sum().item(), b.sum().item())
+        if key not in self.kept:
+            self.kept[key] = product(a, b)
+        return self.kept[key].clone()
+        """,
+    "first result again and again": "return self.kept.setdefault(0, product(a, b))",
+    "replaces functions, for its own sizes": """
+        torch.matmul = lambda a, b: a
+        time.perf_counter = lambda: 0.0
+        torch.Tensor.__matmul__ = lambda a, b: a
+        return (a.reshape(32, 96, 1) * b.reshape(1, 96, 24)).sum(1)
+        """,
+    "torch's product": "return torch.nn.functional.linear(a, b.t())",
+    "exits": "print('out of luck', file=sys.stderr, flush=True); os._exit(3)",
+    "segfaults": "ctypes.string_at(0)",
+    "takes all memory": "self.kept['all'] = [b'1' * 2**28 for _ in range(64)]; return product(a, b)",
+    "speaks for the worker": """
+        for descriptor in range(3, 64):
+            try:
+                os.write(descriptor, b'{"devices": ["cpu"]}\\\\n')
+            except OSError:
+                pass
+        return a
+        """,
+}
+
+FILES = {
+    "right and loud": HEAD
+    + """
+M = 16  # the reference's is another
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("PLACE", "w").write(str(child.pid))
+sys.stdout.write("noise " * 100_000)
+sys.stderr.write("noise " * 100_000)
+print('{"raised": "not an answer"}')
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        print("called")
+        return product(a, b)
+""",
+    "no model": "import torch\n",
+    "no syntax": "import torch\ndef f(:\n",
+    "raises while it is made": HEAD
+    + """
+class ModelNew(nn.Module):
+    def __init__(self):
+        raise ValueError("no such kernel")
+""",
+    "leaves while it is loaded": "import sys; sys.exit(0)",
+}
+
+
+def forward(body: str) -> str:
+    body = textwrap.indent(textwrap.dedent(body.replace("\\\\n", "\\n")).strip(), " " * 8)
+    return f"""{HEAD}
+class ModelNew(nn.Module):
+    calls = -1
+    def __init__(self):
+        super().__init__()
+        self.kept = {{}}
+    def forward(self, a, b):
+        self.calls += 1
+{body}
+"""
+
+
+LAYERS = {
+    "layer": """
+class ModelNew(nn.Module):
+    def __init__(self, inner, outer):
+        super().__init__()
+        self.linear = nn.Linear(inner, outer)
+    def forward(self, x):
+        y = product(x, self.linear.weight.t()) + self.linear.bias
+        return torch.softmax(nn.functional.gelu(y), dim=-1)
+""",
+}
+LAYERS["layer in bf16"] = (
+    LAYERS["layer"]
+    .replace("x, self.linear.weight.t()", "R(x), R(self.linear.weight.t())")
+    .replace("class", "R = lambda x: x.bfloat16().float()\nclass")
+)
+
+# What to judge: name -> problem, mode, accuracy, and the candidate's name if it is another.
+ALL: dict[str, tuple[str, Mode, str, str]] = {
+    **{name: ("product.py", "strict", "fp32", name) for name in (*FORWARDS, *FILES)},
+    "tf32 where it will do": ("product.py", "strict", "tf32", "tf32"),
+    "official": ("product.py", "official", "fp32", "torch's product"),
+    "official, wrong": ("product.py", "official", "fp32", "wrong in many ways"),
+    **{name: ("of a layer.py", "strict", "fp32", name) for name in LAYERS},
+}
+
+
+class Verdicts:
+    """All candidates, judged by two threads, for the processes start slowly."""
+
+    def __init__(self, folder: Path) -> None:
+        self._done: dict[str, Verdict | BaseException] = {}
+        self._changed = threading.Condition()
+        self.place = folder / "child"
+        (folder / "product.py").write_text(PROBLEM)
+        (folder / "of a layer.py").write_text(LAYER)
+        sources = FILES | {name: forward(body) for name, body in FORWARDS.items()}
+        sources |= {name: HEAD + source for name, source in LAYERS.items()}
+        for name, source in sources.items():
+            (folder / f"{name}.py").write_text(source.replace("PLACE", str(self.place)))
+        names: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for name in ALL:
+            names.put(name)
+        self._threads = [threading.Thread(target=self._judge, args=(names, folder)) for _ in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def _judge(self, names: "queue.SimpleQueue[str]", folder: Path) -> None:
+        judges: dict[str, Judge] = {}
+        while not names.empty():
+            name = names.get()
+            problem, mode, accuracy, candidate = ALL[name]
+            result: Verdict | BaseException
+            try:
+                if problem not in judges:
+                    judges[problem] = Judge(folder / problem, device="cpu", limits=Limits(seconds=8, memory=3 * 2**29))
+                result = judges[problem](folder / f"{candidate}.py", mode=mode, accuracy=accuracy)
+            except BaseException as error:
+                result = error
+            with self._changed:
+                self._done[name] = result
+                self._changed.notify_all()
+        for judge in judges.values():
+            judge.__exit__(None, None, None)
+
+    def __getitem__(self, name: str) -> Verdict:
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._done, timeout=300)
+            result = self._done[name]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdicts]:
+    verdicts = Verdicts(tmp_path_factory.mktemp("candidates"))
+    yield verdicts
+    verdicts.join()
+
+
+def failed(verdict: Verdict) -> list[str]:
+    return [each.name for each in verdict.findings if each.passed is False]
+
+
+def detail(verdict: Verdict, name: str) -> str:
+    found = verdict.finding(name)
+    assert found.passed is False
+    return found.detail
+
+
+class TestRight:
+    def test_every_kind_of_input_is_tried_and_fits(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["right and loud"]
+        assert verdict.right
+        assert [each.passed for each in verdict.findings] == [True] * len(verdict.findings)
+        assert [each.name for each in verdict.findings] == [
+            *("builds", "given inputs", "given inputs, once more", OWN_KERNELS, NOTHING_KEPT),
+            *("normal", "zeros and ones", "large", "few terms"),
+            *("stored by columns", "rows with gaps", "other sizes", UNTOUCHED, PRECISION),
+        ]
+        assert verdict.precision == "fp32"
+        assert verdict.describe().startswith("RIGHT\n  ok      builds\n")
+        assert "K = 96" in verdict.finding("given inputs").detail
+        assert "K = 61" in verdict.finding("other sizes").detail
+
+    def test_a_child_that_stays_is_ended(self, verdicts: Verdicts) -> None:
+        assert verdicts["right and loud"].right
+        status = Path(f"/proc/{int(verdicts.place.read_text())}/stat")
+        assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def test_a_layer_with_parameters(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["layer"]
+        assert verdict.right, verdict.describe()
+        assert verdict.precision == "fp32"
+        assert verdict.finding("other sizes").passed is None
+        assert "the reference itself does not take it" in verdict.finding("other sizes").detail
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("name", ["bf16", "tf32", "fp16"])
+    def test_class_is_measured(self, verdicts: Verdicts, name: str) -> None:
+        verdict = verdicts[name]
+        assert verdict.precision == name
+        assert f"of class {name}, not fp32" in detail(verdict, PRECISION)
+        assert verdict.finding("zeros and ones").passed
+
+    def test_float16_lacks_range(self, verdicts: Verdicts) -> None:
+        assert "not finite" in detail(verdicts["fp16"], "large")
+
+    def test_tf32_may_be_asked_for(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["tf32 where it will do"]
+        assert verdict.right
+        assert verdict.precision == "tf32"
+
+    def test_of_a_layer(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["layer in bf16"]
+        assert failed(verdict) == [PRECISION]
+        assert verdict.precision == "bf16"
+
+
+class TestWrong:
+    @pytest.mark.parametrize(
+        ("trial", "said"),
+        [
+            ("given inputs", "a second call on the same inputs gave another result"),
+            ("given inputs, once more", "the inputs were changed"),
+            ("zeros and ones", ""),  # whatever was in the memory: NaN, or something else that is not exact
+            ("large", "shape (768,) instead of (32, 24)"),
+            ("few terms", "torch.float64 instead of torch.float32"),
+            ("stored by columns", "the result was not ready when the call returned"),
+            ("rows with gaps", "a second call on the same inputs gave another result"),
+            ("other sizes", "returned candidate.Lazy instead of torch.Tensor"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, verdicts: Verdicts, trial: str, said: str) -> None:
+        assert said in detail(verdicts["wrong in many ways"], trial)
+
+    def test_the_rest_is_right(self, verdicts: Verdicts) -> None:
+        assert verdicts["wrong in many ways"].finding("normal").passed
+
+    def test_results_kept_for_the_same_tensor(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["kept by address"]
+        assert verdict.finding("given inputs").passed
+        assert detail(verdict, "given inputs, once more").startswith("wrong: error")
+
+    def test_results_kept_for_the_same_values(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["kept by content"]
+        assert failed(verdict) == [NOTHING_KEPT]
+        assert "when the same come again" in detail(verdict, NOTHING_KEPT)
+
+    def test_work_skipped_after_the_first_call(self, verdicts: Verdicts) -> None:
+        assert "given inputs, once more" in failed(verdicts["first result again and again"])
+
+    def test_replaced_functions(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["replaces functions, for its own sizes"]
+        assert failed(verdict) == ["other sizes", UNTOUCHED]
+        assert detail(verdict, UNTOUCHED) == "replaced: Tensor.__matmul__, time.perf_counter, torch.matmul"
+
+    def test_product_of_a_library(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["torch's product"]
+        assert failed(verdict) == [OWN_KERNELS]
+        assert detail(verdict, OWN_KERNELS) == "a call runs mm"
+
+    def test_sizes_built_in(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["replaces functions, for its own sizes"]
+        assert "RuntimeError: shape '[32, 96, 1]' is invalid" in detail(verdict, "other sizes")
+
+
+class TestBroken:
+    def test_build(self, verdicts: Verdicts) -> None:
+        for name, said in {
+            "no model": "no model.py has no ModelNew",
+            "no syntax": "SyntaxError: invalid syntax",
+            "raises while it is made": "ValueError: no such kernel",
+            "leaves while it is loaded": "SystemExit: 0",
+        }.items():
+            verdict = verdicts[name]
+            assert [each.name for each in verdict.findings] == ["builds"]
+            assert said in detail(verdict, "builds")
+            assert "Traceback" not in verdict.describe()
+            assert not verdict.right
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("exits", "exited with status 3\nout of luck"),
+            ("segfaults", "killed by SIGSEGV"),
+            ("hangs", "no answer within 8 s"),
+            ("takes all memory", "GiB of the host's memory, over 1.5"),
+        ],
+    )
+    def test_a_process_that_dies(self, verdicts: Verdicts, name: str, said: str) -> None:
+        verdict = verdicts[name]
+        assert failed(verdict)[0] == "given inputs"
+        assert said in detail(verdict, "given inputs")
+        assert verdict.finding("large").passed is None
+        assert verdict.finding("large").detail == "the candidate's process has ended"
+        assert not verdict.right
+
+    def test_a_forged_answer(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["speaks for the worker"]
+        assert not verdict.right
+        assert detail(verdict, "given inputs") == "it wrote into the channel that is the judge's own"
+
+
+class TestOfficial:
+    def test_sees_values_alone(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["official"]
+        assert verdict.right
+        assert [each.name for each in verdict.findings] == ["builds", *(f"trial {i}" for i in range(1, 6))]
+        assert all("this mode cannot see" in note for note in verdict.notes)
+
+    def test_wrong_values(self, verdicts: Verdicts) -> None:
+        assert "not close within 0.0001" in detail(verdicts["official, wrong"], "trial 2")
