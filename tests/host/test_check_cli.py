@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from tilesmith.cli import check as command
 from tilesmith.cli import main
 from tilesmith.kernelbench.check.sandbox import Limits
-from tilesmith.kernelbench.check.session import ProblemError
 from tilesmith.kernelbench.check.verdict import Finding, Verdict
+from tilesmith.kernelbench.problem_file import ProblemError
 
 RIGHT = Verdict("strict", (Finding("builds", True), Finding("given inputs", True, "class fp32")), "fp32")
 WRONG = Verdict("strict", (Finding("builds", False, "cuda.cu(3): error: expected a ;"),))

@@ -7,7 +7,7 @@ import pytest
 
 from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
-from tilesmith.kernelbench.check.session import ProblemError
+from tilesmith.kernelbench.problem_file import ProblemError
 
 PROBLEM = """
 import torch

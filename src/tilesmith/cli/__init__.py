@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 # The commands in the order of `--help`. Each is the click command of the same name in its module here.
 _COMMANDS: Final[dict[str, str]] = {
     "demo": "Multiply the five reference products, or plan and compile them where there is no GPU.",
-    "info": "Show versions, GPUs and the kernel cache, and what is missing.",
+    "optimize": "Write a module with custom CUDA kernels for the model in a problem file.",
     "check": "Judge a candidate for a KernelBench problem: right, how exact, how fast, and by which tricks.",
+    "info": "Show versions, GPUs and the kernel cache, and what is missing.",
     "cache": "List or remove the compiled kernels on disk.",
 }
 _WIDTH_OF_A_PIPE: Final = 120  # columns, where there is no terminal to ask

@@ -9,8 +9,8 @@ import torch
 from tilesmith.cli import json_option, print_json
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
-from tilesmith.kernelbench.check.session import ProblemError
 from tilesmith.kernelbench.check.verdict import Finding, Mode, Speed, Verdict
+from tilesmith.kernelbench.problem_file import ProblemError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

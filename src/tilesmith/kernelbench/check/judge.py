@@ -9,8 +9,9 @@ from typing import Any, Final, Self
 
 from tilesmith.kernelbench.check import official, sanitizer, strict, wire
 from tilesmith.kernelbench.check.sandbox import DeadProcessError, Limits, Sandbox
-from tilesmith.kernelbench.check.session import FailedError, ProblemError, Session
+from tilesmith.kernelbench.check.session import FailedError, Session
 from tilesmith.kernelbench.check.verdict import Finding, Mode, Verdict
+from tilesmith.kernelbench.problem_file import ProblemError
 
 _REFERENCE: Final = "tilesmith.kernelbench.check.reference"
 _WORKER: Final = "tilesmith.kernelbench.check.worker"

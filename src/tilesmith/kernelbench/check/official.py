@@ -5,8 +5,9 @@ from typing import Final
 import torch
 
 from tilesmith.kernelbench.check import speed
-from tilesmith.kernelbench.check.session import FailedError, ProblemError, Session, UnfitError
+from tilesmith.kernelbench.check.session import FailedError, Session, UnfitError
 from tilesmith.kernelbench.check.verdict import Finding, Verdict
+from tilesmith.kernelbench.problem_file import ProblemError
 
 _TRIALS: Final = 5
 _SEED: Final = 42

@@ -15,10 +15,6 @@ class FailedError(Exception):
     """The candidate did something wrong; the message says what."""
 
 
-class ProblemError(Exception):
-    """The problem's own file cannot be used."""
-
-
 class UnfitError(Exception):
     """The reference itself does not take such inputs, so that nothing follows for the candidate."""
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from tilesmith.kernelbench.check import precision, speed
 from tilesmith.kernelbench.check.analysis import LIBRARY_PRODUCTS
-from tilesmith.kernelbench.check.session import FailedError, ProblemError, Session, UnfitError
+from tilesmith.kernelbench.check.session import FailedError, Session, UnfitError
 from tilesmith.kernelbench.check.verdict import Finding, Speed, Verdict
+from tilesmith.kernelbench.problem_file import ProblemError
 
 OWN_KERNELS: Final = "no library's product"
 NOTHING_KEPT: Final = "nothing kept from earlier calls"

@@ -1,0 +1,84 @@
+"""`tilesmith optimize` on a machine without a GPU: what it writes, says and refuses."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tilesmith.cli import main
+from tilesmith.device import named
+from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.recognize import recognize_here
+from tilesmith.kernelbench.write import written
+
+PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b):
+        return {result}
+def get_inputs():
+    return [torch.rand(40, 24), torch.rand(24, 32)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM.format(result="torch.tril(a @ b)"))
+    return path
+
+
+def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new.py"
+    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output)])
+    assert run.exit_code == 0, run.output
+    file = ProblemFile.read(problem)
+    assert output.read_text() == written(file, recognize_here(file), named("h200"), "fp32")
+    lines = run.output.splitlines()
+    assert lines[0] == "problem.py computes tril(a @ b)"
+    assert lines[1].startswith("planned for NVIDIA H200 (sm_90a): exact ")
+    assert lines[2].startswith(f"written to {output}, sha256 ")
+    assert "compiled for sm_75, sm_90a; there is no sm_90a GPU here" in lines[3]
+
+
+def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new.py"
+    arguments = ["optimize", str(problem), "-o", str(output), "--arch", "sm_75", "--standalone", "--json"]
+    run = CliRunner().invoke(main, arguments)
+    assert run.exit_code == 0, run.output
+    result = json.loads(run.output)
+    assert result.pop("sha256") == hashlib.sha256(output.read_bytes()).hexdigest()
+    assert result == {
+        "problem": "problem.py",
+        "computes": "tril(a @ b)",
+        "gpu": "Tesla T4",
+        "arch": "sm_75",
+        "accuracy": "fp32",
+        "plan": None,
+        "workspace_bytes": 0,
+        "output": str(output),
+        "compiled": ["sm_75"],
+        "verdict": None,
+    }
+    assert "def get_inputs():" in output.read_text()
+
+
+def test_what_cannot_be_written_is_named(problem: Path, tmp_path: Path) -> None:
+    problem.write_text(PROBLEM.format(result="torch.softmax(a @ b, dim=1)"))
+    output = tmp_path / "new.py"
+    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output)])
+    assert run.exit_code == 2
+    assert "softmax" in run.output
+    assert "problem.py:5" in run.output
+    assert "Traceback" not in run.output
+    assert not output.exists()
+
+
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    run = CliRunner().invoke(main, ["optimize", str(tmp_path / "none.py"), "-o", str(tmp_path / "new.py")])
+    assert run.exit_code == 2
+    assert "does not exist" in run.output
