@@ -313,6 +313,34 @@ def test_parameters_have_the_draws_of_the_model() -> None:
     ast.parse(text, feature_version=(3, 8))
 
 
+FORWARDS = [
+    "(a @ b + c).T",
+    "(a @ b + c).unsqueeze(0) @ (c.T * 2)",
+    "torch.tril(a @ b, 1) + c * 0.5",
+    "torch.triu(a) @ b",
+    "torch.einsum('ik,kj->ji', a, b) * c.T",
+    "(a @ b).reshape(-1)",
+]
+
+
+@pytest.mark.parametrize("forward", FORWARDS)
+def test_expressions_keep_their_order(forward: str) -> None:
+    text = f"""
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b, c):
+        return {forward}
+def get_inputs():
+    return [torch.rand(6, 4), torch.rand(4, 5), torch.rand(6, 5)]
+def get_init_inputs():
+    return []
+"""
+    problem = ProblemFile("p.py", text)
+    names, _ = on_the_cpu(text_of(problem))
+    arguments = torch.randn(6, 4), torch.randn(4, 5), torch.randn(6, 5)
+    torch.testing.assert_close(names["ModelNew"]()(*arguments), problem_model(problem)(*arguments))
+
+
 def test_a_model_that_is_not_a_class_of_the_file_is_refused() -> None:
     text = "import torch\nModel = torch.nn.Identity\ndef get_inputs(): return [torch.rand(2, 2)]\n"
     problem = ProblemFile("p.py", text + "def get_init_inputs(): return []\n")

@@ -150,7 +150,7 @@ def _code(x: Expression) -> str:
         case Multiplied(y, z):
             return f"_times({_code(y)}, {_code(z)})"
         case Added(y, z):
-            return f"{_code(y)} + {_code(z)}"
+            return f"({_code(y)} + {_code(z)})"
         case Triangle(Product() as y, upper, diagonal):
             return f"_triangle({_code(y)}, {diagonal}, {upper})"
         case Triangle(y, upper, diagonal):
