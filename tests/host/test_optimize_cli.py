@@ -78,6 +78,12 @@ def test_what_cannot_be_written_is_named(problem: Path, tmp_path: Path) -> None:
     assert not output.exists()
 
 
+def test_a_folder_that_is_not_there_is_named(problem: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(tmp_path / "none" / "new.py")])
+    assert run.exit_code == 2
+    assert "No such file or directory" in run.output
+
+
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     run = CliRunner().invoke(main, ["optimize", str(tmp_path / "none.py"), "-o", str(tmp_path / "new.py")])
     assert run.exit_code == 2

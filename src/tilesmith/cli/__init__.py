@@ -49,6 +49,12 @@ def main() -> None:
     """Matrix products on NVIDIA GPUs from PyTorch, with kernels compiled at run time."""
 
 
+class UnusableError(click.ClickException):
+    """What a command was given, or where it runs, does not do: exit code 2, like wrong usage."""
+
+    exit_code = 2
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import torch
 
-from tilesmith.cli import json_option, print_json
+from tilesmith.cli import UnusableError, json_option, print_json
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
 from tilesmith.kernelbench.check.verdict import Finding, Mode, Speed, Verdict
@@ -27,10 +27,6 @@ class Report:
     findings: tuple[Finding, ...]
     speed: Speed | None
     notes: tuple[str, ...]
-
-
-class _Unusable(click.ClickException):
-    exit_code = 2
 
 
 @click.command()
@@ -64,12 +60,12 @@ def check(
     process of its own. Exits with 1 if it is wrong or does not build, and with 2 if it could not be judged.
     """
     if not torch.cuda.is_available():
-        raise _Unusable("check runs candidates on an NVIDIA GPU, and torch finds none here")
+        raise UnusableError("check runs candidates on an NVIDIA GPU, and torch finds none here")
     try:
         with Judge(problem, limits=Limits(seconds=timeout)) as judge:
             verdict = judge(candidate, mode=mode, accuracy=accuracy, sanitize=sanitize)
     except ProblemError as error:
-        raise _Unusable(str(error)) from error
+        raise UnusableError(str(error)) from error
     if as_json:
         print_json(_report(problem, candidate, verdict))
     else:

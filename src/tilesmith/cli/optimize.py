@@ -10,8 +10,9 @@ import torch
 
 from tilesmith import device as devices
 from tilesmith.accuracy import Accuracy
-from tilesmith.cli import console, format_bytes, json_option, print_json
+from tilesmith.cli import UnusableError, console, format_bytes, json_option, print_json
 from tilesmith.device import Device
+from tilesmith.errors import UnavailableError
 from tilesmith.jit import compiler
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.verdict import Verdict
@@ -43,10 +44,6 @@ class Optimized:
     verdict: Verdict | None
 
 
-class _FailedError(click.ClickException):
-    exit_code = 2
-
-
 @click.command()
 @click.argument("problem", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The new file.")
@@ -69,13 +66,24 @@ def optimize(
     PROBLEM is a Python file with `class Model(nn.Module)`, `get_inputs()` and `get_init_inputs()`. The new file has
     `class ModelNew` with the same interface, and needs nothing but torch and nvcc.
     """
-    gpu = _gpu(arch)
     try:
-        file = ProblemFile.read(problem)
-        recognized = recognize(file)
-        text = written(file, recognized, gpu, accuracy, standalone=standalone)
-    except ProblemError as error:
-        raise _FailedError(str(error)) from None
+        result = _optimized(problem, output, _gpu(arch), accuracy, standalone=standalone, no_check=no_check)
+    except (ProblemError, UnavailableError, OSError) as error:
+        raise UnusableError(str(error)) from None
+    if as_json:
+        print_json(result)
+    else:
+        _report(result)
+    if result.verdict is not None and not result.verdict.right:
+        raise click.exceptions.Exit(1)
+
+
+def _optimized(
+    problem: Path, output: Path, gpu: Device, accuracy: Accuracy, *, standalone: bool, no_check: bool
+) -> Optimized:
+    file = ProblemFile.read(problem)
+    recognized = recognize(file)
+    text = written(file, recognized, gpu, accuracy, standalone=standalone)
     output.write_text(text)
     plan = plan_of(recognized, gpu, accuracy)
     is_here = torch.cuda.is_available() and devices.installed(torch.cuda.current_device()).arch == gpu.arch
@@ -87,7 +95,7 @@ def optimize(
         for each, part in device_texts(plan, gpu):
             compiler.compile(part, each)
             compiled.append(each)
-    result = Optimized(
+    return Optimized(
         problem=file.name,
         computes=show(recognized.expression),
         gpu=gpu.name,
@@ -100,12 +108,6 @@ def optimize(
         compiled=tuple(dict.fromkeys(compiled)),
         verdict=verdict,
     )
-    if as_json:
-        print_json(result)
-    else:
-        _report(result)
-    if verdict is not None and not verdict.right:
-        raise SystemExit(1)
 
 
 def _gpu(arch: str | None) -> Device:
