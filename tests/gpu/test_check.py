@@ -75,7 +75,8 @@ torch::Tensor product(torch::Tensor a, torch::Tensor b) {
     return c;
 }
 """
-built = load_inline("product", "torch::Tensor product(torch::Tensor a, torch::Tensor b);", KERNEL, ["product"])
+DECLARATION = "torch::Tensor product(torch::Tensor a, torch::Tensor b);"
+built = load_inline("product", DECLARATION, KERNEL, functions=["product"])
 class ModelNew(nn.Module):
     def forward(self, a, b):
         return built.product(a, b)

@@ -21,5 +21,5 @@ In the candidate's process:
     watch      the operations and kernels that ran, and what was changed in torch
     speed      times side by side with torch (and, in the parent, the roofline)
 
-In both: loading (files as modules) and wire (messages).
+In both: loading (files as modules), wire (messages) and exchange (tensors).
 """

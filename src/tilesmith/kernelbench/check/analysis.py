@@ -39,6 +39,8 @@ _MONOTONE: Final = frozenset(PRODUCTS) - {"convolution"} | {
     *("zero_", "fill_", "new_zeros", "zeros_like", "_reshape_alias", "unsafe_split", "narrow", "movedim"),
 }
 
+_AT_ONCE: Final = 2**26  # elements that are compared; float64 takes much memory
+
 
 class Mode(TorchDispatchMode):
     """Sees the operations of ATen that are called in this thread, from Python or from C++."""
@@ -100,10 +102,10 @@ def _size(name: str, left: Tensor, right: Tensor, result: Tensor) -> tuple[int, 
     if name == "convolution":
         k = right[0].numel()
         return k, 2.0 * k * result.numel()
-    columns, rows = (left != 0).double(), (right != 0).double()
-    columns = columns.sum(-2) if left.dim() > 1 else columns
-    rows = rows.sum(-1) if right.dim() > 1 else rows
-    return left.shape[-1], 2.0 * (columns * rows).sum().item()
+    columns, rows = left != 0, right != 0
+    by_column = columns.sum(-2) if left.dim() > 1 else columns.long()
+    by_row = rows.sum(-1) if right.dim() > 1 else rows.long()
+    return left.shape[-1], 2.0 * (by_column * by_row).sum().item()
 
 
 class Narrow(Mode):
@@ -136,12 +138,16 @@ def error(outputs: list[Tensor], exact: list[Tensor], scales: list[Tensor]) -> f
     """The largest |output - exact| / scale of all elements; NaN where one is NaN and the exact one is not. Zero where
     both are the same, infinities and NaNs too."""
     found = 0.0
-    for output, right, scale in zip(outputs, exact, scales, strict=True):
-        wide = output.double()
-        same = (wide == right) | (wide.isnan() & right.isnan())
-        relative = torch.where(same, 0.0, (wide - right).abs() / scale)
-        worst = relative.max().item() if relative.numel() else 0.0
-        if worst != worst:
-            return worst
-        found = max(found, worst)
+    for tensors in zip(outputs, exact, scales, strict=True):
+        for output, right, scale in zip(*(x.reshape(-1).split(_AT_ONCE) for x in tensors), strict=True):
+            worst = _largest(output.double(), right, scale)
+            if worst != worst:
+                return worst
+            found = max(found, worst)
     return found
+
+
+def _largest(output: Tensor, right: Tensor, scale: Tensor) -> float:
+    same = (output == right) | (output.isnan() & right.isnan())
+    relative = torch.where(same, 0.0, (output - right).abs() / scale)
+    return relative.max().item() if relative.numel() else 0.0

@@ -16,6 +16,8 @@ _MASK: Final = 2**63 - 1
 _FEW: Final = 16  # different values: with no more than these, a tensor is no field of numbers
 _LOOKED_AT: Final = 4096  # elements
 _TERMS: Final = 1.5  # that a sum over K has left, on average, with the kind "few terms"
+_NEAR: Final = 0.25  # of a value may be taken away by the kind "near"
+_AT_ONCE: Final = 2**26  # elements; float64 takes twice the memory of float32, and the functions several times that
 _EXPONENT: Final = 24  # of large magnitudes, in types with the range of float32
 _EXPONENT_OF_HALF: Final = 4
 
@@ -51,8 +53,9 @@ def _few_terms(x: Tensor, secret: int, share: float) -> Tensor:
     return _normal(x, secret) * (_uniform(x, secret + 1) < share)
 
 
-# Kind -> a function of the values, the secret, and the share of values that "few terms" leaves.
+# Kind -> an elementwise function of the values, the secret, and the share of values that "few terms" leaves.
 KINDS: Final[dict[str, Callable[[Tensor, int, float], Tensor]]] = {
+    "near": lambda x, secret, share: x.double() * (1 - _NEAR * _uniform(x, secret)),
     "normal": lambda x, secret, share: _normal(x, secret),
     "zeros and ones": lambda x, secret, share: (_uniform(x, secret) < 0.5).double(),
     "large": _large,
@@ -76,8 +79,10 @@ def of_kind(kind: str, given: Values, secret: int, k: int) -> Values:
     def replaced(index: int, x: Any) -> Any:
         if not is_numbers(x):
             return x
-        values = KINDS[kind](x, secret + 2 * index, share)
-        return torch.where(x == 0, 0.0, values).to(x.dtype)
+        values = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        for old, new in zip(x.reshape(-1).split(_AT_ONCE), values.view(-1).split(_AT_ONCE), strict=True):
+            new.copy_(torch.where(old == 0, 0.0, KINDS[kind](old, secret + 2 * index, share)))
+        return values
 
     return [replaced(index, x) for index, x in enumerate(given)]
 

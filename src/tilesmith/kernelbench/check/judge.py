@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,7 +25,17 @@ class Judge:
     `with Judge("problem.py") as judge: print(judge("candidate.py").describe())`
     """
 
-    def __init__(self, problem: str | Path, *, device: str = "cuda", limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        problem: str | Path,
+        *,
+        device: str = "cuda",
+        limits: Limits | None = None,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """`turn` is held while the device is in use, and not while a candidate builds: a lock lets several judges build
+        at the same time."""
+        self._turn = nullcontext() if turn is None else turn
         self._problem = Path(problem).resolve()
         self._device = device
         self._limits = limits or Limits()
@@ -55,7 +66,8 @@ class Judge:
             built = self._build(session, path)
             if not built.passed:
                 return Verdict(mode, (built,))
-            judged = official.judge(session) if mode == "official" else strict.judge(session, accuracy)
+            with self._turn:
+                judged = official.judge(session) if mode == "official" else strict.judge(session, accuracy)
         findings = (built, *judged.findings)
         if sanitize:
             findings += (self._sanitized(path, seed),)

@@ -1,15 +1,17 @@
 """The reference's process: it makes inputs that no one can guess, and compares results with float64.
 
-The candidate's results come in files, after the fact; what they should have been never leaves this process.
+The candidate's results come after the fact; what they should have been never leaves this process.
 """
 
 import copy
+import secrets
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilesmith.kernelbench.check import analysis, inputs, loading, precision, wire
+from tilesmith.kernelbench.check import analysis, exchange, inputs, loading, precision, wire
 
 _GIVEN = "given"
 _LAYOUTS = {"transposed": inputs.transposed, "padded": inputs.padded, "smaller": inputs.smaller}
@@ -19,6 +21,7 @@ class Reference:
     """A problem's model, in its own precision and in float64, and the last inputs that were made."""
 
     def __init__(self) -> None:
+        self._sample: inputs.Values = []  # what the problem gave first: the structure that all inputs have
         self._k = 0
         self._flops = 0.0
         self._is_product = False
@@ -39,26 +42,32 @@ class Reference:
         return {}
 
     def make(self, kind: str, layout: str | None, seed: int, path: str) -> wire.Message:
-        """Fresh inputs of a kind and layout into a file. {"unfit": why} where the model itself does not take them;
-        that is tried with other values, so that no result of these exists before the candidate's."""
-        if layout is not None and (unfit := self._unfit(layout, seed ^ 1)):
+        """Fresh inputs of a kind and layout for the candidate's process. {"unfit": why} where the model itself does not
+        take them; that is tried with other values, so that no result of these exists before the candidate's."""
+        if layout is not None and (unfit := self._unfit(layout)):
             return {"unfit": unfit}
         made = self._laid_out(self._of_kind(kind, seed), layout)
         assert made is not None  # or it would be unfit
         self._inputs = made
-        torch.save(loading.on("cpu", made), path)
+        self._offered = loading.twins(made)  # kept until the next are made; the candidate's process may write to it
+        exchange.save(self._offered, path)
         return {}
 
     def _of_kind(self, kind: str, seed: int) -> inputs.Values:
+        if kind != _GIVEN:
+            return inputs.of_kind(kind, self._samples(), seed, self._k)
         torch.manual_seed(seed)
-        given = loading.on(self._device, list(self._module.get_inputs()))
-        return given if kind == _GIVEN else inputs.of_kind(kind, given, seed, self._k)
+        return loading.on(self._device, list(self._module.get_inputs()))
+
+    def _samples(self) -> inputs.Values:
+        self._sample = self._sample or self._of_kind(_GIVEN, secrets.randbits(62))
+        return self._sample
 
     def _laid_out(self, values: inputs.Values, layout: str | None) -> inputs.Values | None:
         return values if layout is None else _LAYOUTS[layout](values)
 
-    def _unfit(self, layout: str, seed: int) -> str | None:
-        values = self._laid_out(self._of_kind(_GIVEN, seed), layout)
+    def _unfit(self, layout: str) -> str | None:
+        values = self._laid_out(self._samples(), layout)
         if values is None:
             return "not all inputs are tensors of floats"
         try:
@@ -69,29 +78,40 @@ class Reference:
             return f"the reference itself does not take it: {str(error).splitlines()[0]}"
         return None
 
-    def compare(self, path: str) -> wire.Message:
-        """Compares what the candidate's process wrote with what should have come of the last inputs: {"failed": why}
-        for what is plainly wrong, {"unfit": why} if the reference has no answer either, or the error and its class."""
-        said: dict[str, Any] = torch.load(path, weights_only=True, map_location=self._device)
+    def take(self, path: str) -> wire.Message:
+        """Takes what came of a call of the candidate on the last inputs."""
+        said = exchange.load(path)
+        self._results: list[Tensor] = said["at once"]
+        self._betrayed = None  # what was wrong with the call, whatever came out
+        if any(not _same(now, then) for now, then in _tensors(said["inputs"], self._inputs)):
+            self._betrayed = "the inputs were changed"
+        elif not _all_same(self._results, said["settled"]):
+            self._betrayed = (
+                "the result was not ready when the call returned: work was left on another stream or thread"
+            )
+        return {}
+
+    def take_again(self, path: str) -> wire.Message:
+        """The same of a second call on them: whether it gave the same."""
+        return {"same": _all_same(self._results, exchange.load(path)["at once"])}
+
+    def compare(self) -> wire.Message:
+        """Compares what was taken with what should have come of the last inputs: {"failed": why} for what is plainly
+        wrong, {"unfit": why} if the reference has no answer either, or the error and its class."""
         with torch.no_grad():
             own: list[Any] = loading.leaves(self._model(*loading.twins(self._inputs)))
-            if failed := self._plainly_wrong(said, own):
+            if failed := self._plainly_wrong(own) or self._betrayed:
                 return {"failed": failed}
-            return self._measured(said["at once"], own)
+            return self._measured(self._results, own)
 
-    def _plainly_wrong(self, said: dict[str, Any], own: list[Any]) -> str | None:
-        results = said["at once"]
-        if len(results) != len(own):
-            return f"{len(results)} outputs instead of {len(own)}"
-        for result, right in zip(results, own, strict=True):
+    def _plainly_wrong(self, own: list[Any]) -> str | None:
+        if len(self._results) != len(own):
+            return f"{len(self._results)} outputs instead of {len(own)}"
+        for result, right in zip(self._results, own, strict=True):
             if result.shape != right.shape:
                 return f"shape {tuple(result.shape)} instead of {tuple(right.shape)}"
             if result.dtype != right.dtype:
                 return f"{result.dtype} instead of {right.dtype}"
-        if any(not _same(now, then) for now, then in _tensors(said["inputs"], self._inputs)):
-            return "the inputs were changed"
-        if any(not _same(x, y) for x, y in zip(results, said["settled"], strict=True)):
-            return "the result was not ready when the call returned: work was left on another stream or thread"
         return None
 
     def _measured(self, results: list[Tensor], own: list[Tensor]) -> wire.Message:
@@ -152,12 +172,11 @@ class Reference:
             modelled[name] = analysis.error(lower, exact, scales)
         return precision.bounds_of_model(own_error, modelled)
 
-    def allclose(self, path: str) -> wire.Message:
-        """Compares as KernelBench does: shapes, then torch.allclose."""
-        said: dict[str, Any] = torch.load(path, weights_only=True, map_location=self._device)
+    def allclose(self) -> wire.Message:
+        """Compares what was taken as KernelBench does: shapes, then torch.allclose."""
         with torch.no_grad():
             own: list[Any] = loading.leaves(self._model(*loading.twins(self._inputs)))
-        results = said["at once"]
+        results = self._results
         if [x.shape for x in results] != [x.shape for x in own]:
             return {"failed": f"shapes {[tuple(x.shape) for x in results]} instead of {[tuple(x.shape) for x in own]}"}
         for result, right in zip(results, own, strict=True):
@@ -193,24 +212,27 @@ def _same(x: Tensor, y: Tensor) -> bool:
     return torch.equal(x.contiguous().reshape(-1).view(torch.uint8), y.contiguous().reshape(-1).view(torch.uint8))
 
 
+def _all_same(xs: list[Tensor], ys: list[Tensor]) -> bool:
+    return len(xs) == len(ys) and all(_same(x, y) for x, y in zip(xs, ys, strict=True))
+
+
 def main() -> None:
     reference = Reference()
-    wire.serve(
-        {
-            "load": reference.load,
-            "make": reference.make,
-            "compare": reference.compare,
-            "allclose": reference.allclose,
-            "work": reference.work,
-            "repeat": _repeat,
-        }
-    )
+    handlers = ("load", "make", "take", "take_again", "compare", "allclose", "work")
+    wire.serve({name: _sparing(getattr(reference, name)) for name in handlers})
 
 
-def _repeat(first: str, second: str) -> wire.Message:
-    """Whether two files hold the same results."""
-    x, y = (torch.load(path, weights_only=True, map_location="cpu")["at once"] for path in (first, second))
-    return {"same": len(x) == len(y) and all(_same(one, other) for one, other in zip(x, y, strict=True))}
+def _sparing(handler: wire.Handler) -> wire.Handler:
+    """A handler that leaves the GPU's memory to the other process as soon as it does not need it."""
+
+    @wraps(handler)
+    def handle(**arguments: Any) -> wire.Message:
+        try:
+            return handler(**arguments)
+        finally:
+            torch.cuda.empty_cache()
+
+    return handle
 
 
 if __name__ == "__main__":

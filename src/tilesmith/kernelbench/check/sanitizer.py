@@ -27,10 +27,10 @@ def judge(session: Session) -> Finding:
     """Runs a candidate that was built in such a process once."""
     try:
         try:
-            session.make(layout="smaller")
+            session.make("near", "smaller")
         except UnfitError:
             session.make()
-        session.run("sanitized.pt")
+        session.run("take")
         status = session.worker.finish()
     except UnfitError as unfit:
         return Finding(NAME, None, str(unfit))

@@ -1,7 +1,6 @@
 """A candidate's process and the reference's, together: what both modes do with them."""
 
 import secrets
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,18 +65,21 @@ class Session:
         if "unfit" in answer:
             raise UnfitError(answer["unfit"])
 
-    def run(self, name: str) -> str:
-        """Calls the candidate on the inputs, and takes what came out where its process does not look: the path."""
+    def run(self, take: str) -> wire.Message:
+        """Calls the candidate on the inputs. The reference then takes what came out, by its function of that name, into
+        memory of its own; its answer."""
         outputs = self.worker.folder / "outputs.pt"
         answer = self.call("run", inputs=str(self.inputs), outputs=str(outputs))
         if answer.get("types"):
             raise FailedError(f"returned {', '.join(map(str, answer['types']))} instead of torch.Tensor")
         if answer.get("devices") != [self.device]:
             raise FailedError(f"results on {answer.get('devices')} instead of {self.device}")
-        kept = self.reference.folder / name
         try:
-            shutil.copyfile(outputs, kept)
-            outputs.unlink()
-        except OSError:
-            raise FailedError("the file with its results is gone") from None
-        return str(kept)
+            answer = self.reference.ask(take, path=str(outputs))
+        except DeadProcessError as died:
+            raise UnfitError(f"the reference's process ended: {died}") from None
+        finally:
+            outputs.unlink(missing_ok=True)
+        if "raised" in answer:
+            raise FailedError(f"its results cannot be read: {answer['raised']}")
+        return answer

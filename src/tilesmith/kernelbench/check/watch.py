@@ -105,7 +105,8 @@ def kernels(call: Callable[[], object]) -> list[str]:
 
 
 def persisting_l2() -> int:
-    """The bytes of L2 that are set aside for persisting accesses in this context: none, unless someone asked."""
+    """The bytes of L2 that are set aside for persisting accesses in this context."""
+    torch.cuda.synchronize()  # there is a context from here on
     size = ctypes.c_size_t()
     driver = ctypes.CDLL("libcuda.so.1")
     status = driver.cuCtxGetLimit(ctypes.byref(size), _PERSISTING_L2)

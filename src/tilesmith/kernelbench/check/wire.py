@@ -1,6 +1,6 @@
 """Messages between the parent and its two processes: one JSON object a line, on a socket that prints cannot spoil.
 
-JSON, because the parent must not unpickle what a candidate's process says. Tensors travel as files.
+JSON, because the parent must not unpickle what a candidate's process says. Tensors travel by `exchange`.
 """
 
 import json

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tilesmith.kernelbench.check import analysis, loading, precision, speed, watch, wire
+from tilesmith.kernelbench.check import analysis, exchange, loading, precision, speed, watch, wire
 
 _SETTLING: Final = 0.03  # seconds in which a thread that was left behind would show
 _ASLEEP: Final = 20_000_000  # clocks for which the GPU's stream waits before it has the inputs
@@ -28,12 +28,13 @@ class Worker:
     def __init__(self) -> None:
         self._held: list[Any] = []
         self._sizes: list[int] = [4096]
-        modules = (sys.modules[__name__], analysis, loading, precision, speed, watch, wire)
+        modules = (sys.modules[__name__], analysis, exchange, loading, precision, speed, watch, wire)
         self._untouched = watch.Untouched(*modules)
 
     def load(self, candidate: str, device: str, seed: int, init: str) -> wire.Message:
         """Runs the candidate's file, which may compile it, and makes its model."""
         self._device = device
+        self._persisting_l2 = watch.persisting_l2() if device == "cuda" else 0
         self._arguments = torch.load(init, weights_only=True)
         module = loading.load(candidate, "candidate", ("ModelNew",))
         self._model = loading.build(module.ModelNew, self._arguments, seed, device)
@@ -42,7 +43,7 @@ class Worker:
     def run(self, inputs: str, outputs: str) -> wire.Message:
         """One call on the inputs of a file. What came out, at once and a little later, and the inputs as they are
         after it go to another file; {"types": names} if something came out that is no plain tensor."""
-        given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        given = exchange.load(inputs)
         self._poison()
         with torch.no_grad():
             results = loading.leaves(self._model(*self._filled(given)))
@@ -52,18 +53,15 @@ class Worker:
             tensors: list[Any] = results
             at_once = [x.clone() for x in tensors]  # on the stream of the caller, which need not wait for others
             self._settle()
-            said = {
-                "at once": [x.cpu() for x in at_once],
-                "settled": [x.cpu() for x in tensors],
-                "inputs": [x.cpu() if isinstance(x, Tensor) else None for x in self._held],
-            }
-            torch.save(said, outputs)
+            # Kept until the next call, for the reference's process to copy.
+            self._said = {"at once": at_once, "settled": [x.clone() for x in tensors], "inputs": self._held}
+            exchange.save(self._said, outputs)
             self._spoil(tensors)
         return {"devices": sorted({x.device.type for x in tensors})}
 
     def trace(self, inputs: str) -> wire.Message:
         """The operations and kernels of one call on fresh values, and of another on the same."""
-        given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        given = exchange.load(inputs)
         answer: wire.Message = {}
         for name in ("fresh", "again"):
             operations, kernels = self._traced(self._filled(given))
@@ -84,13 +82,13 @@ class Worker:
 
     def state(self) -> wire.Message:
         """What the candidate has changed in this process."""
-        persisting = watch.persisting_l2() if self._device == "cuda" else 0
-        return {"changed": self._untouched.changed(), "persisting_l2": persisting}
+        more = watch.persisting_l2() - self._persisting_l2 if self._device == "cuda" else 0
+        return {"changed": self._untouched.changed(), "persisting_l2": more}
 
     def time(self, problem: str, seed: int, inputs: str, classes: list[str], official: bool) -> wire.Message:
         """Times beside torch's: milliseconds of each round by competitor. The problem is loaded only now."""
         module = loading.load(problem, "problem", ("Model",))
-        self._timed = given = loading.on(self._device, torch.load(inputs, weights_only=True))
+        self._timed = given = exchange.load(inputs)
         models = {"candidate": self._model}
         models |= {name: loading.build(module.Model, self._arguments, seed, self._device) for name in classes}
         return {"samples": speed.measure(models, given, official=official), "changed": self._untouched.changed()}

@@ -61,8 +61,8 @@ const char* keep_triangle(void* x, long long all_rows, long long rows, long long
                           bool upper, void* stream) {
   using namespace elementwise;
   constexpr long long most = 1 << 20;  // blocks; with more rows, each has several
-  clear_triangle < <<all_rows<most ? all_rows : most, threads, 0, (cudaStream_t)stream>>>((float*)x, all_rows, rows,
-                                                                                          columns, diagonal, upper);
+  const dim3 grid(all_rows < most ? all_rows : most);
+  clear_triangle<<<grid, threads, 0, (cudaStream_t)stream>>>((float*)x, all_rows, rows, columns, diagonal, upper);
   const cudaError_t error = cudaGetLastError();
   return error ? cudaGetErrorString(error) : nullptr;
 }
