@@ -70,6 +70,7 @@ class Problem:
     out: Matrix
     out_shape: tuple[int, ...]  # as the caller sees it
     accuracy: Accuracy
+    skips_zeros: bool = False  # large parts of the operands may be zero, as in triangles: it is worth looking for them
 
     @classmethod
     def of(
@@ -82,9 +83,10 @@ class Problem:
         out: torch.Tensor | None = None,
         packed: tuple[bool, bool] = (False, False),
         may_mix: bool = False,
+        skips_zeros: bool = False,
     ) -> "Problem":
         """The product of two tensors, which may be on the meta device. `packed`: which of them are. `may_mix`: one may
-        be float32 and the other of 16 bits.
+        be float32 and the other of 16 bits. `skips_zeros`: triangles are to be expected, and need not be.
 
         >>> p = Problem.of(torch.empty(3, 4, device="meta"), torch.empty(2, 4, 5, device="meta"))
         >>> p.m, p.n, p.k, p.batch, p.out_shape
@@ -125,6 +127,7 @@ class Problem:
                 ),
                 out_shape=out_shape,
                 accuracy=accuracy,
+                skips_zeros=skips_zeros,
             )
         )
 

@@ -4,11 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from candidates import HONEST, UNINITIALISED
 
+from tilesmith.device import installed
 from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.strict import L2_UNTOUCHED, OWN_KERNELS, POSSIBLE, PRECISION, UNTOUCHED
 from tilesmith.kernelbench.check.verdict import Verdict
+from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.recognize import recognize
+from tilesmith.kernelbench.write import written
 
 PROBLEM = """
 import torch
@@ -115,6 +120,39 @@ def test_a_kernel_that_is_right_has_a_speed(judge: Judge, tmp_path: Path) -> Non
     assert list(verdict.speed.torch) == ["fp32"]
     assert 0 < verdict.speed.candidate.lower <= verdict.speed.candidate.median <= verdict.speed.candidate.upper
     assert verdict.speed.roofline_percent is None or 0 < verdict.speed.roofline_percent < 100
+
+
+@pytest.fixture(scope="module")
+def large_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    """Of a product that keeps the GPU busy."""
+    problem = tmp_path_factory.mktemp("large") / "problem.py"
+    problem.write_text(PROBLEM.replace("512, 384, 256", "2048, 2048, 2048"))
+    with Judge(problem) as judge:
+        yield judge
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("tiled", 0.08, 0.35), ("register-blocked", 0.15, 0.7)])
+def test_honest_kernels_pass_with_their_honest_ratio(
+    large_judge: Judge, tmp_path: Path, name: str, least: float, most: float
+) -> None:
+    verdict = judged(large_judge, tmp_path, HONEST[name])
+    assert failed(verdict) == []
+    assert verdict.precision == "fp32"
+    assert verdict.speed is not None
+    assert least < verdict.speed.torch["fp32"].median / verdict.speed.candidate.median < most
+
+
+def test_our_own_module_passes_and_is_faster(large_judge: Judge, tmp_path: Path) -> None:
+    problem = ProblemFile.read(large_judge.problem)
+    verdict = judged(large_judge, tmp_path, written(problem, recognize(problem), installed(0), "fp32"))
+    assert failed(verdict) == []
+    assert verdict.precision == "fp32"
+    assert verdict.speed is not None
+    assert verdict.speed.torch["fp32"].median / verdict.speed.candidate.median > 2
+
+
+def test_sums_that_begin_with_what_shared_memory_has(judge: Judge, tmp_path: Path) -> None:
+    assert "given inputs" in failed(judged(judge, tmp_path, UNINITIALISED))
 
 
 def test_official(judge: Judge, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ they are exact where float32 is, in every tile, layout and way to store."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -187,10 +187,19 @@ def test_batches_whose_a_is_split_by_the_product(
         torch.testing.assert_close(product(a, b), ours, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["normal", "lognormal", "outliers", "exponents within 20"])
+@pytest.mark.parametrize("name", ["uniform", "normal", "lognormal", "outliers", "exponents within 20"])
 def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
+    """Also where torch splits K, which matters on uniform values."""
     before = torch.backends.cuda.matmul.fp32_precision
-    for m, k, n in ((512, 512, 512), (300, 1111, 200), (1024, 4096, 256)):
+    shapes = (
+        (512, 512, 512),
+        (300, 1111, 200),
+        (1024, 4096, 256),
+        (64, 8192, 2048),
+        (512, 16384, 512),
+        (333, 4096, 1001),
+    )
+    for m, k, n in shapes:
         a, b = operands(name, m, k, n, "cuda")
         torch.backends.cuda.matmul.fp32_precision = "tf32"
         theirs = torch.matmul(a, b)
@@ -205,12 +214,64 @@ def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
             assert comp <= 1.2 * torch_comp  # the largest of many errors of one distribution
 
 
-# Exactly.
-
-
 def few_sms() -> Device:
     """The GPU with a few of its SMs: blocks then have several tiles, however small the product is."""
     return replace(installed(0), sm_count=4)
+
+
+# Zeros that are skipped.
+
+
+def in_blocks(x: torch.Tensor) -> torch.Tensor:
+    """A quarter of the blocks of a matrix, the rest zero."""
+    rows, columns = (math.ceil(size / 100) for size in x.shape)
+    kept = torch.rand(rows, columns, generator=torch.Generator().manual_seed(0)) < 0.25
+    mask = kept.repeat_interleave(100, 0).repeat_interleave(100, 1)
+    return x * mask[: x.shape[0], : x.shape[1]].to(x.device)
+
+
+SPARSE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "upper triangles": (torch.triu, torch.triu),
+    "lower triangles": (torch.tril, torch.tril),
+    "a lower by an upper triangle": (torch.tril, torch.triu),
+    "an upper triangle by all": (torch.triu, torch.clone),
+    "blocks": (in_blocks, in_blocks),
+    "nothing by all": (torch.zeros_like, torch.clone),
+    "all": (torch.clone, torch.clone),
+}
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        sm90.Configuration(128, 128, cluster=2),
+        sm90.Configuration(128, 192),
+        sm90.Configuration(64, 64, cluster=2),
+        sm90.Configuration(128, 96, swap=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", SPARSE)
+def test_skipping_zeros_changes_nothing(name: str, c: sm90.Configuration) -> None:
+    of_a, of_b = SPARSE[name]
+    for distribution in ("uniform", "graded slices of K", "infinities and NaNs"):
+        a, b = operands(distribution, 700, 900, 520, "cuda")
+        a, b = of_a(a), of_b(b)
+        for x, y in itertools.product((a, a.T.contiguous().T), (b, b.T.contiguous().T)):
+            plans = [
+                sm90.plan(Problem.of(x, y, skips_zeros=skips), device, c)
+                for skips, device in ((False, installed(0)), (True, installed(0)), (True, few_sms()))
+            ]
+            assert [dict(plan.stages[1].kernel.constants)["skips_zeros"] for plan in plans] == [False, True, True]
+            all_steps, *others = (prepare(plan, 0) for plan in plans)
+            expected = all_steps(x, y)
+            for product in others:
+                out = torch.full_like(expected, float("nan"))
+                product(x, y, out)
+                torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# Exactly.
 
 
 def integers(rows: int, columns: int, layout: str = "n", most: int = 4) -> Guarded:

@@ -88,7 +88,7 @@ def test_what_is_packed_is_not_split_again(accuracy: Accuracy, swap: bool) -> No
             continue
         split = plan.stages[0]
         assert constants(split)["operands"] == 2 - sum(packed)
-        assert len(split.arguments) == 152 * (2 - sum(packed)) + 16
+        assert len(split.arguments) == 160 * (2 - sum(packed)) + 16
         assert {each.buffer for each in split.addresses} == {"workspace", *("ab"[i] for i in (0, 1) if not packed[i])}
 
 
@@ -117,7 +117,7 @@ def test_the_product_reads_packed_planes_scales_and_censuses_where_the_packing_l
                 name = "ab"[place]
                 assert used[f"{name}_mn_major"] == made["a_mn_major"]
                 assert used[f"{name}_slabs"] == made["a_slabs"]
-                pitch, matrix_pitch, rows, depth, plane_depth = struct.unpack_from("<2q3i", split.arguments, 88)
+                pitch, matrix_pitch, rows, depth, plane_depth = struct.unpack_from("<2q3i", split.arguments, 96)
                 assert planes.strides[0] == 2 * pitch
                 assert planes.sizes[:2] == ((rows, 2 * plane_depth) if made["a_mn_major"] else (2 * plane_depth, rows))
                 assert depth == problem.k
@@ -126,11 +126,11 @@ def test_the_product_reads_packed_planes_scales_and_censuses_where_the_packing_l
                 for size, stride in moving:
                     assert stride == step
                     step *= size
-                (scale_pitch,) = struct.unpack_from("<i", split.arguments, 132)
+                (scale_pitch,) = struct.unpack_from("<i", split.arguments, 140)
                 assert struct.unpack_from("<i", product.arguments, 520 + 24 * place)[0] == scale_pitch
                 # The wide split finds what it needs of the first one, and leaves its planes in the workspace.
                 wide = plan.stages[-2] if entries(plan)[-1] == "sm90" else plan.stages[-3]
-                kept = {each.position % 152: each for each in wide.addresses if each.buffer == buffer}
+                kept = {each.position % 160: each for each in wide.addresses if each.buffer == buffer}
                 assert {at: kept[at].offset for at in (16, 24, 32)} == {at: left[at] for at in (16, 24, 32)}
                 assert 8 not in kept
                 seen.add((operand, used[f"{name}_mn_major"], used[f"{name}_slabs"] > 1, len(moving) > 0))
@@ -146,7 +146,7 @@ def test_the_packed_buffer_holds_all_that_is_left_there() -> None:
             offsets = sorted({each.offset for each in split.addresses if each.buffer == "out"})
             matrix_pitch, scale_pitch = (
                 struct.unpack_from("<q", split.arguments, 96)[0],
-                struct.unpack_from("<i", split.arguments, 132)[0],
+                struct.unpack_from("<i", split.arguments, 140)[0],
             )
             matrices = struct.unpack_from("<3i", split.arguments, 140)
             count = matrices[0] * matrices[1] * matrices[2]

@@ -746,7 +746,7 @@ def test_an_outs_stride_needs_no_wide_index() -> None:
 
 def test_the_arguments_are_sizes_strides_tiles_and_batches() -> None:
     stage = only_stage(simt.plan(Problem.of(meta(300, 50), meta(50, 200)), H200, TILE_128))
-    assert decoded(stage) == (0, 0, 0, 300, 200, 50, 50, 1, 200, 1, 200, 1, 3, 2, 1, 1, 0, 0, 0)
+    assert decoded(stage) == (0, 0, 0, 300, 200, 50, 50, 1, 200, 1, 200, 1, 3, 2, 1, 0, 1, 0, 0, 0)
     assert operands(stage) == ("a", "b", "out")
     assert stage.grid == (6, 1, 1)
     values = dict(stage.kernel.constants)
@@ -758,7 +758,7 @@ def test_the_arguments_of_a_batch_name_each_dimension() -> None:
     assert decoded(stage) == (
         *(0, 0, 0, 30, 20, 50),
         *(50, 1, 1, 50, 20, 1),
-        *(1, 1, 8),
+        *(1, 1, 8, 0),
         *(4, 30 * 50, 0, 2 * 30 * 20),
         *(2, 0, 20 * 50, 30 * 20),
     )
@@ -770,7 +770,7 @@ def test_the_arguments_of_a_batch_name_each_dimension() -> None:
 def test_a_batch_beyond_the_grids_limit_spreads_over_two_dimensions() -> None:
     stage = only_stage(simt.plan(Problem.of(meta(200000, 4, 4), meta(200000, 4, 4)), H200, TILE_128))
     assert stage.grid == (1, 65535, 4)
-    assert decoded(stage)[14:] == (200000, 200000, 16, 16, 16)
+    assert decoded(stage)[14:] == (200000, 0, 200000, 16, 16, 16)
 
 
 def test_an_out_stored_by_columns_exchanges_the_operands() -> None:

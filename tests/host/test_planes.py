@@ -24,6 +24,7 @@ from machine_code import (
     products_of_registers,
     total,
 )
+from split_model import sampled_ks
 
 from tilesmith import CompilationError
 from tilesmith.accuracy import Accuracy
@@ -153,6 +154,7 @@ class Operand(NamedTuple):
     wide_exponents: int
     slab_exponents: int
     censuses: int
+    extents: int
     row_stride: int
     k_stride: int
     batch_stride: tuple[int, ...]
@@ -186,15 +188,15 @@ class Operand(NamedTuple):
         assert stage.kernel.entry == "split"
         c = constants(stage.kernel)
         assert c["operands"] == 2
-        counted = struct.unpack_from("<2i", stage.arguments, 312)
+        counted = struct.unpack_from("<2i", stage.arguments, 328)
         raw_parts = (c["a_parts"] if c["a_is_raw"] else 0, 0)
         found = []
-        for i, (name, position) in enumerate((("a", 0), ("b", 152))):
-            source, *targets = (address_at(stage, position + 8 * at) for at in range(6))
+        for i, (name, position) in enumerate((("a", 0), ("b", 160))):
+            source, *targets = (address_at(stage, position + 8 * at) for at in range(7))
             assert source[0] in ("a", "b")
             assert source[1] == 0
             assert {buffer for buffer, _ in targets} == {"workspace"}
-            f = struct.unpack_from("<48x7q12i", stage.arguments, position)
+            f = struct.unpack_from("<56x7q12i", stage.arguments, position)
             own = (c[f"{name}_mn_major"], c[f"{name}_access"], c[f"{name}_rows"], c[f"{name}_slabs"])
             found.append(
                 cls._make(
@@ -276,23 +278,24 @@ OPERAND_FIELDS = {
     "wide_exponents": 24,
     "slab_exponents": 32,
     "censuses": 40,
-    "row_stride": 48,
-    "k_stride": 56,
-    "batch_stride": 64,
-    "pitch": 88,
-    "matrix_pitch": 96,
-    "rows": 104,
-    "depth": 108,
-    "plane_depth": 112,
-    "slab_depth": 116,
-    "slab_pitch": 120,
-    "strips": 124,
-    "tasks": 128,
-    "scale_pitch": 132,
-    "first_block": 136,
-    "batch_size": 140,
+    "extents": 48,
+    "row_stride": 56,
+    "k_stride": 64,
+    "batch_stride": 72,
+    "pitch": 96,
+    "matrix_pitch": 104,
+    "rows": 112,
+    "depth": 116,
+    "plane_depth": 120,
+    "slab_depth": 124,
+    "slab_pitch": 128,
+    "strips": 132,
+    "tasks": 136,
+    "scale_pitch": 140,
+    "first_block": 144,
+    "batch_size": 148,
 }
-SPLIT_FIELDS = {"operands[0]": 0, "operands[1]": 152, "verdict": 304, "row_groups": 312, "b_census_count": 316}
+SPLIT_FIELDS = {"operands[0]": 0, "operands[1]": 160, "verdict": 320, "row_groups": 328, "b_census_count": 332}
 PRODUCT_FIELDS = {  # those of 16-bit products are in test_sm90_plan.py
     "a_scales.first": 512,
     "a_scales.pitch": 520,
@@ -307,6 +310,10 @@ PRODUCT_FIELDS = {  # those of 16-bit products are in test_sm90_plan.py
     "b_census_count": 588,
     "split_exponents": 592,
     "split_pitch": 600,
+    "a_extents.found": 608,
+    "a_extents.strips": 616,
+    "b_extents.found": 624,
+    "b_extents.strips": 632,
 }
 
 
@@ -316,8 +323,8 @@ def test_the_kernels_have_their_fields_where_the_arguments_are(wide: bool, raw: 
     """The offsets that the structs of this file decode are those of the CUDA sources."""
     plan = planned(Problem.of(meta(65, 132), meta(132, 8)), sm90.Configuration(64, 16, raw=raw))
     split, product = plan.stages[2 * wide : 2 * wide + 2]
-    assert (len(split.arguments), len(product.arguments)) == (320, 640)
-    checks = offset_checks("Operand", 152, OPERAND_FIELDS) + offset_checks("Parameters", 320, SPLIT_FIELDS)
+    assert (len(split.arguments), len(product.arguments)) == (336, 640)
+    checks = offset_checks("Operand", 160, OPERAND_FIELDS) + offset_checks("Parameters", 336, SPLIT_FIELDS)
     compiler.compile(source.render(split.kernel) + checks, "sm_90a")
     checks = offset_checks("Parameters", 640, PRODUCT_FIELDS) + offset_checks("Census", 16, {"least_large": 0})
     compiler.compile(source.render(product.kernel) + checks + offset_checks("Verdict", 4, {}), "sm_90a")
@@ -326,7 +333,7 @@ def test_the_kernels_have_their_fields_where_the_arguments_are(wide: bool, raw: 
 def test_a_split_with_wrong_arguments_does_not_compile() -> None:
     kernel = planned(Problem.of(meta(64, 64), meta(64, 64)), sm90.Configuration(64, 64)).stages[0].kernel
     text = source.render(kernel)
-    wrong = text.replace("parameter_bytes = 320;", "parameter_bytes = 328;")
+    wrong = text.replace("parameter_bytes = 336;", "parameter_bytes = 344;")
     assert wrong != text
     with pytest.raises(CompilationError, match="static assertion failed"):
         compiler.compile(wrong, "sm_90a")
@@ -496,7 +503,7 @@ def test_what_is_alive_at_the_same_time_has_its_own_part_of_the_workspace() -> N
         ordinary, wide = Operand.both(split), Operand.both(wide_split)
         kept = [region for each in ordinary for region in scales_of(each)]
         assert kept == [region for each in wide for region in scales_of(each)]
-        _, verdict = address_at(split, 304)
+        _, verdict = address_at(split, 320)
         a, b = ordinary
         assert b.censuses + split.grid[0] * CENSUS_BYTES <= verdict
         if a.raw_parts:
@@ -532,7 +539,7 @@ def test_products_find_planes_scales_and_censuses_where_the_split_left_them() ->
     for plan in every_plan():
         for split, stage in (plan.stages[:2], plan.stages[2:4]):
             operands, product, c = Operand.both(split), Product.of(stage), constants(stage.kernel)
-            assert product.verdict == address_at(split, 304)[1]
+            assert product.verdict == address_at(split, 320)[1]
             # The censuses are those of the ordinary split, by each of its blocks; of a raw A, those of the product.
             assert product.censuses == tuple(("workspace", each.censuses) for each in operands)
             assert product.census_counts == tuple(each.blocks for each in operands)
@@ -676,10 +683,10 @@ def test_the_split_finds_a_scale_for_every_row_of_a_raw_operand() -> None:
                 assert sorted(task for _, task, _ in tasks_of(a, split.grid[0])) == list(range(a.tasks))
             strip = Strip(a.mn_major, a.strip_rows)
             samples = strip.lines if a.mn_major else min(strip.lanes, 32)
-            ks = (2 * np.arange(samples) + 1) * a.depth // (2 * samples)
+            ks = sampled_ks(samples, a.depth)
             assert ks.min() >= 0
             assert ks.max() < a.depth
-            assert len(set(ks)) == min(samples, a.depth) or a.depth < 2 * samples
+            assert len(set(ks)) == samples or a.depth < 8 * samples
             seen.add((a.mn_major, a.strip_rows))
     assert seen == {(False, 8), (True, 64)}
 

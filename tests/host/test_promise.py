@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from split_model import sampled_ks
 
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.bench.errors import Error
@@ -123,8 +124,7 @@ def powers_of_two(exponents: Array) -> Array:
 
 def samples_of(x: Array, strip_rows: int, samples: int) -> Array:
     """The largest finite value of each row's sample, as bits. A row of zeros has its strip's."""
-    depth = x.shape[1]
-    sizes = bits_of(np.ascontiguousarray(x[:, (2 * np.arange(samples) + 1) * depth // (2 * samples)]))
+    sizes = bits_of(np.ascontiguousarray(x[:, sampled_ks(samples, x.shape[1])]))
     own = np.where(sizes < INFINITY, sizes, 0).max(axis=1)
     strips = [slice(first, first + strip_rows) for first in range(0, len(own), strip_rows)]
     neighbours = np.concatenate([np.full_like(own[strip], own[strip].max()) for strip in strips])

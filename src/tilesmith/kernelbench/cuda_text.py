@@ -32,7 +32,7 @@ def general_text(device: Device) -> str:
 
 def general_kernels(device: Device) -> list[Kernel]:
     """One for each pair of directions in which operands may be read: along K or across it, A's first. All of them read
-    single elements of a batch, with 64-bit strides."""
+    single elements of a batch, with 64-bit strides, and can add to what the output has."""
     tile = next(tile for tile in simt.TILES[torch.float32.itemsize] if tile.wide_index)
     kernels = []
     for a_along_k, b_along_k in itertools.product((True, False), repeat=2):
@@ -40,7 +40,7 @@ def general_kernels(device: Device) -> list[Kernel]:
         a = torch.empty_strided((2, 3, 3), (far, far, 1) if a_along_k else (far, 1, far), device="meta")
         b = torch.empty_strided((2, 3, 3), (far, 1, far) if b_along_k else (far, far, 1), device="meta")
         out = torch.empty_strided((2, 3, 3), (9, 3, 1), device="meta")
-        plan = simt.plan(Problem.of(a, b, out=out, accuracy="ieee"), device, tile)
+        plan = simt.plan(Problem.of(a, b, out=out, accuracy="ieee"), device, tile, may_add=True)
         kernels.append(plan.stages[0].kernel)
     return kernels
 

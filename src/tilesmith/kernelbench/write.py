@@ -86,7 +86,9 @@ def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan 
     operands = _planned_operands(recognized)
     if operands is None or any(x.dtype != torch.float32 for x in operands):
         return None
-    plan = choose(Problem.of(*operands, accuracy=accuracy), device)
+    # Of triangles, as a rule, if a triangle of the product is all that is wanted.
+    skips_zeros = any(isinstance(node, Triangle) for node in _nodes(recognized.expression))
+    plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
     return None if plan.name.startswith("simt") else plan
 
 

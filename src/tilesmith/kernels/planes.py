@@ -68,6 +68,7 @@ _LEAST_OF_A_TASK: Final = 4096  # values that are worth a block
 _MOST_OF_A_TASK: Final = 16384
 _MANY_TASKS: Final = 1024  # enough for all blocks
 _CENSUS_BYTES: Final = 16
+EXTENT_BYTES: Final = 8
 _ROWS_OF_A_CENSUS: Final = 16  # group in keep_census of kernels/sm90/consume_raw.cuh
 
 
@@ -106,6 +107,7 @@ class Findings:
     censuses: int  # offset: one of each block that split it
     blocks: int
     scales: Scales
+    extents: int | None = None  # offset: of every strip of rows and slab, the part of K that is not zero
     # If the product splits the operand itself: the parts of K that it counts apart. The censuses then are of groups of
     # rows, `blocks` of them, one for every part.
     raw_parts: int = 0
@@ -176,10 +178,12 @@ def split_pair(
     scheme: Scheme,
     offset: int,
     device: Device,
+    *,
     raw_parts: int = 0,
+    extents: bool = False,
 ) -> tuple[tuple[Split, Split], int]:
-    """A and B, and the end of what they take of the workspace from `offset` on: the censuses, the verdict, the scales
-    and the planes, except for what is packed. `raw_parts`: see Findings, for A."""
+    """A and B, and the end of what they take of the workspace from `offset` on: the censuses, the verdict, the scales,
+    the extents if asked for, and the planes, except for what is packed. `raw_parts`: see Findings, for A."""
     blocks = split_blocks([matrix for matrix in matrices if not matrix.packed], batch, device)
     census, end = offset, round_up(offset + census_bytes(device), WORKSPACE_ALIGNMENT)
     known: list[Findings] = []
@@ -191,11 +195,14 @@ def split_pair(
             scales = Scales.of(
                 matrix, batch, round_up(end + groups * raw_parts * _CENSUS_BYTES, WORKSPACE_ALIGNMENT), raw_parts
             )
-            known.append(Findings("workspace", end, groups, scales, raw_parts))
+            known.append(Findings("workspace", end, groups, scales, raw_parts=raw_parts))
             end = scales.end
         else:
-            known.append(Findings("workspace", census, blocks, Scales.of(matrix, batch, end)))
-            census, end = census + blocks * _CENSUS_BYTES, known[-1].scales.end
+            scales = Scales.of(matrix, batch, end)
+            known.append(Findings("workspace", census, blocks, scales, scales.end if extents else None))
+            census, end = census + blocks * _CENSUS_BYTES, scales.end
+            if extents:
+                end = round_up(end + strips(matrix) * slabs(matrix, batch) * EXTENT_BYTES, WORKSPACE_ALIGNMENT)
     pair: list[Split] = []
     for matrix, source, findings in zip(matrices, sources, known, strict=True):
         if matrix.packed and not scheme.wide:
@@ -209,6 +216,16 @@ def split_pair(
 def slabs(matrix: Matrix, batch: Sequence[int]) -> int:
     """How many slabs the K of an operand is cut into."""
     return _Strip.of(matrix, batch).slabs
+
+
+def strip_rows(matrix: Matrix, batch: Sequence[int] = ()) -> int:
+    """The rows that a block splits at a time."""
+    return _Strip.of(matrix, batch).rows
+
+
+def strips(matrix: Matrix) -> int:
+    """The strips of rows of an operand that is one matrix."""
+    return math.ceil(matrix.rows / strip_rows(matrix))
 
 
 def split_blocks(matrices: Sequence[Matrix], batch: Sequence[int], device: Device) -> int:
@@ -233,6 +250,7 @@ def split_stage(
     verdict, at an offset in the workspace."""
     constants: dict[str, Constant] = {
         "wide": scheme.wide,
+        "finds_extents": operands[0].findings.extents is not None and not scheme.wide,
         "operands": len(operands),
         "batch_rank": len(batch),
         "a_is_raw": operands[0].findings.raw_parts > 0,
@@ -264,25 +282,26 @@ def split_stage(
             Address(position + 24, kept, scales.wide_exponents),
             Address(position + 32, kept, scales.slab_exponents),
             Address(position + 40, kept, each.findings.censuses),
+            Address(position + 48, kept, each.findings.extents or 0),
         ]
         moving = moving_batch(matrix, batch)
         matrices = math.prod(n for n, _ in moving)
-        strips = math.ceil(matrix.rows / strip.rows)
+        count = math.ceil(matrix.rows / strip.rows)
         arguments += struct.pack(
-            "<13q12i",
-            *(0, 0, 0, 0, 0, 0),  # addresses
+            "<14q12i",
+            *(0, 0, 0, 0, 0, 0, 0),  # addresses
             *(matrix.row_stride, matrix.column_stride),
             *(stride for _, stride in moving),
             *(planes.line_stride, planes.matrix_elements),
             *(matrix.rows, matrix.columns, planes.plane_depth),
             round_up(math.ceil(planes.plane_depth / strip.slabs), TILE_K),
             scales.slab_pitch,
-            *(strips, strips * matrices),
+            *(count, count * matrices),
             scales.pitch,
             busy,
             *(size for size, _ in moving),
         )
-        busy = (busy + strips * matrices * strip.slabs) % blocks
+        busy = (busy + count * matrices * strip.slabs) % blocks
     if len(operands) == 1:  # the names of a second one must be there
         constants |= {name.replace("a_", "b_", 1): value for name, value in of_operand.items()}
     if verdict is not None:

@@ -132,8 +132,8 @@ def _unsuited(tile: Tile, problem: Problem) -> str | None:
     return None
 
 
-def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
-    """The plan that uses this tile."""
+def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False) -> Plan:
+    """The plan that uses this tile. `may_add`: its kernel can be told to add to what the output has."""
     p = problem.stored_by_rows  # stores are vectors along a row
     order: tuple[Buffer, ...] = ("a", "b", "out") if p is problem else ("b", "a", "out")
     element, accumulator, accumulator_bytes = _CUDA_TYPES[p.a.dtype]
@@ -161,6 +161,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         "out_vector": min(_vector(p.out), ALIGNMENT // accumulator_bytes),
         "batch_rank": len(p.batch),
         "band": _BAND,
+        "may_add": may_add,
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
@@ -233,6 +234,7 @@ def _arguments(problem: Problem, tile: Tile) -> bytes:
         *(out.row_stride, out.column_stride),
         *(math.ceil(problem.m / tile.m), math.ceil(problem.n / tile.n)),
         problem.batches,
+        0,
         *(value for dimension in batch for value in dimension),
     ]
     if not problem.batch:

@@ -56,6 +56,7 @@ _LEAST_PANEL: Final = 16  # columns of a tile that any B can have
 _FEW_ROWS: Final = 256  # up to these the transposed product is considered
 _LEAST_SPLIT_STEPS: Final = 4  # steps along K that a split is worth
 _MOST_SPLITS: Final = 128
+_TILE_OF_TORCH: Final = 128 * 256  # elements of the output that keep one SM busy
 _LEAST_CLUSTER_STEPS: Final = 4  # steps along K that are worth waiting for a neighbour
 
 _LEAST_STAGES: Final = 2
@@ -107,7 +108,7 @@ def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
             tiles_n = math.ceil(n / tile_n)
             tiles = math.ceil(m / tile_m) * tiles_n * problem.batches
             may_be_raw = _may_be_raw(problem) and tile_n <= _WIDEST_OF_RAW and tiles_n <= _MOST_TIMES_SPLIT
-            for splits in _splits(tiles, k_steps, device):
+            for splits in _splits(tiles, k_steps, device, _least_splits(problem, device)):
                 clusters = (1, 2) if m > tile_m and k_steps >= splits * _LEAST_CLUSTER_STEPS else (1,)
                 for cluster, raw in itertools.product(clusters, (False, True) if may_be_raw else (False,)):
                     yield Configuration(tile_m, tile_n, cluster, splits, swap, raw)
@@ -123,14 +124,25 @@ def _promotes(problem: Problem) -> bool:
     return schemes is not None and schemes.ordinary.planes > 1 and problem.k > TILE_K
 
 
-def _splits(tiles: int, k_steps: int, device: Device) -> Iterator[int]:
-    """One, and what fills the SMs once or twice."""
+def _least_splits(problem: Problem, device: Device) -> int:
+    """Of float32 in one plane: tensor cores cut off what they add, and the longer a sum, the more. torch splits the
+    sums of small outputs, and is to have no less error."""
+    schemes = schemes_of(problem)
+    if schemes is None or schemes.ordinary.planes > 1:
+        return 1
+    tiles = problem.m * problem.n * problem.batches / _TILE_OF_TORCH
+    return max(1, min(problem.k // (_LEAST_SPLIT_STEPS * TILE_K), int(device.sm_count / tiles)))
+
+
+def _splits(tiles: int, k_steps: int, device: Device, least: int) -> Iterator[int]:
+    """One, or as few as there may be, and what fills the SMs once or twice."""
     most = min(k_steps // _LEAST_SPLIT_STEPS, _MOST_SPLITS)
+    least = min(least, max(most, 1))
     once, twice = (min(rounds * device.sm_count // tiles, most) for rounds in (1, 2))
-    yield 1
-    if once > 1:
+    yield least
+    if once > least:
         yield once
-    if twice > max(once, 2):
+    if twice > max(once, 2, least):
         yield twice
 
 

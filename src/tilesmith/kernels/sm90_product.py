@@ -23,6 +23,7 @@ _MOST_STAGES: Final = 24
 _BARRIER_BYTES: Final = 16  # of a stage
 _SCALE_BYTES: Final = 4  # of a column
 _LEAST_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
+_MOST_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 SHORT_K: Final = 512  # in sums up to this, what two planes leave out may be more than what torch rounds off
 
 # Registers of a producer's and of a consumer's thread. They come from the pool of a block that started with
@@ -112,7 +113,16 @@ class Layout:
             scheme = scheme or schemes.ordinary
             verdict = end + planes.verdict_offset(device)
             raw_parts = splits if c.raw else 0
-            split, end = planes.split_pair((p.a, p.b.transposed), sources, p.batch, scheme, end, device, raw_parts)
+            split, end = planes.split_pair(
+                (p.a, p.b.transposed),
+                sources,
+                p.batch,
+                scheme,
+                end,
+                device,
+                raw_parts=raw_parts,
+                extents=_skips_zeros(p, c),
+            )
             raw_a = operand.direct(p.a, sources[0]) if c.raw else None
             return cls(p, raw_a or split[0].planes, split[1].planes, out, end, scheme, split, verdict)
         a = operand.direct(p.a, sources[0])
@@ -144,11 +154,25 @@ class Layout:
             return 1, 1
         return self.scheme.of(self.a.matrix.dtype).planes, self.scheme.of(self.b.matrix.dtype).planes
 
+    def skips_zeros(self, c: Configuration) -> bool:
+        """Tiles leave out steps along K in which an operand is zero."""
+        return self.scheme is not None and not self.scheme.wide and _skips_zeros(self.problem, c)
+
     @property
     def scale(self) -> Scale:
         if self.scheme is None:
             return Scale.NONE
         return Scale.EXPONENTS if self.scheme.wide else Scale.FACTORS
+
+
+def _skips_zeros(problem: Problem, c: Configuration) -> bool:
+    """Whether tiles leave out steps along K in which an operand is zero. The wide scheme never does: a zero may meet an
+    infinity."""
+    p, schemes = problem, schemes_of(problem)
+    is_plain = not p.batch and not (p.a.packed or p.b.packed) and p.a.dtype == p.b.dtype
+    is_whole = not c.raw and c.splits == 1 and p.k > TILE_K
+    fits = sum(cluster_tiles(p, c)) <= _MOST_EXTENTS
+    return p.skips_zeros and schemes is not None and schemes.ordinary.planes > 1 and is_plain and is_whole and fits
 
 
 def fastest_first(problem: Problem) -> Problem:
@@ -166,6 +190,8 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     clusters = min(tiles, at_once)
     arguments = _arguments(layout, device, c)
     producer_registers, consumer_registers = _REGISTERS_OF_RAW[c.consumers] if layout.a_is_raw else _REGISTERS
+    skips_zeros = layout.skips_zeros(c)
+    tiles_m, tiles_n = cluster_tiles(p, c)
     constants: dict[str, Constant] = {
         "Output": CUDA_TYPES[out.dtype],
         "tile_m": c.tile_m,
@@ -182,6 +208,11 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         "a_is_raw": layout.a_is_raw,
         "a_slabs": planes.slabs(a.matrix, p.batch) if layout.split else 1,
         "b_slabs": planes.slabs(b.matrix, p.batch) if layout.split else 1,
+        "skips_zeros": skips_zeros,
+        "a_strip_rows": planes.strip_rows(a.matrix) if skips_zeros else 1,
+        "b_strip_rows": planes.strip_rows(b.matrix) if skips_zeros else 1,
+        "extents_m": tiles_m if skips_zeros else 1,
+        "extents_n": tiles_n if skips_zeros else 1,
         "cluster": c.cluster,
         "b_stays": b_stays,
         "a_mn_major": a.mn_major,
@@ -216,6 +247,10 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         if layout.a_is_raw:
             scales = layout.split[0].findings.scales
             addresses.append(Address(_EXPONENTS_ADDRESS, "workspace", scales.slab_exponents))
+        if skips_zeros:
+            for each, at in zip(layout.split, _EXTENTS_ADDRESSES, strict=True):
+                assert each.findings.extents is not None
+                addresses.append(Address(at, "workspace", each.findings.extents))
     return Stage(
         kernel=Kernel(
             "sm90",
@@ -240,6 +275,8 @@ def shared_memory(layout: Layout, device: Device, c: Configuration) -> tuple[int
     staged = c.tile_m * staging.buffers * (staging.chunk * layout.out.dtype.itemsize + staging.padding)
     if layout.scale is not Scale.NONE:
         staged += c.consumers * c.tile_n * _SCALE_BYTES
+    if layout.skips_zeros(c):
+        staged += sum(cluster_tiles(layout.problem, c)) * planes.EXTENT_BYTES
     a_bytes, b_bytes = (rows * TILE_K * _OPERAND_BYTES for rows in (c.tile_m, b_extent(layout, c)))
     if layout.a_is_raw:
         a_bytes, b_bytes = c.tile_m * TILE_K * layout.a.dtype.itemsize, layout.planes * b_bytes
@@ -308,6 +345,7 @@ _SCALES_ADDRESSES: Final = (512, 536)  # of A, of B
 _CENSUS_ADDRESSES: Final = (560, 568)
 _VERDICT_ADDRESS: Final = 576
 _EXPONENTS_ADDRESS: Final = 592  # of a raw A
+_EXTENTS_ADDRESSES: Final = (608, 624)
 
 
 def _arguments(layout: Layout, device: Device, c: Configuration) -> bytes:
@@ -318,7 +356,7 @@ def _arguments(layout: Layout, device: Device, c: Configuration) -> bytes:
     split = layout.split or ()
     scales = [(each.findings.scales.pitch, *each.matrix_steps, *padding) for each in split] or [(0, 0, 0, 0)] * 2
     fields = struct.pack(
-        "<384x2q2i3q20iq4iq4i3q2iqi",
+        "<384x2q2i3q20iq4iq4i3q2iqi4xqi4xqi",
         *(0, out.line_stride, out.lines, out.length),
         *(*out_strides, *padding),
         *(
@@ -337,5 +375,6 @@ def _arguments(layout: Layout, device: Device, c: Configuration) -> bytes:
         *(0, *scales[1]),
         *(0, 0, 0, *([each.findings.blocks for each in split] or (0, 0))),
         *(0, split[0].findings.scales.slab_pitch if split else 0),
+        *(x for each in (p.a, p.b.transposed) for x in (0, planes.strips(each) if layout.skips_zeros(c) else 0)),
     )
     return fields.ljust(round_up(len(fields), 64), b"\0")

@@ -46,6 +46,7 @@ struct Parameters {
   long long out_stride_m, out_stride_n;
   long long tiles_m, tiles_n;
   long long batches;
+  long long adds;  // to what the output has, if the plan allows it
   // Batch dimensions, the last one fastest.
   struct {
     long long size, a_stride, b_stride, out_stride;
@@ -178,8 +179,14 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       Vector<Output, width> stored;
 #pragma unroll
       for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
-      if (row < m && column < n)
-        *reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n) = stored;
+      if (row < m && column < n) {
+        auto* const to = reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n);
+        if constexpr (plan::may_add)
+          if (p.adds)
+#pragma unroll
+            for (int e = 0; e < width; ++e) stored.element[e] += to->element[e];
+        *to = stored;
+      }
     }
   }
 }

@@ -66,6 +66,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) sm90(const __grid
     only_counts = needs_wide(total<plan::b_slabs>(p.b_censuses, p.b_census_count));
   }
 
+  shared.find(p.a_extents, p.b_extents);
+
   if (warp < 4) {
     ptx::registers_decrease<plan::producer_registers>();
     if (warp == 0 && ptx::elect_one()) {

@@ -36,7 +36,7 @@ class Judge:
         """`turn` is held while the device is in use, and not while a candidate builds: a lock lets several judges build
         at the same time."""
         self._turn = nullcontext() if turn is None else turn
-        self._problem = Path(problem).resolve()
+        self.problem = Path(problem).resolve()
         self._device = device
         self._limits = limits or Limits()
         self._temporary = tempfile.TemporaryDirectory(prefix="tilesmith-check-", ignore_cleanup_errors=True)
@@ -62,7 +62,7 @@ class Judge:
         seed = _OFFICIAL_SEED if mode == "official" else secrets.randbits(62)
         with Sandbox(_WORKER, self._new_folder(), self._limits) as worker:
             self._load_reference(seed)
-            session = Session(self._problem, self._device, seed, self._reference, worker)
+            session = Session(self.problem, self._device, seed, self._reference, worker)
             built = self._build(session, path)
             if not built.passed:
                 return Verdict(mode, (built,))
@@ -80,16 +80,16 @@ class Judge:
         if self._seed == seed:
             return
         init = str(self._reference.folder / "init.pt")
-        answer = self._ask_reference(problem=str(self._problem), device=self._device, seed=seed, init=init)
+        answer = self._ask_reference(problem=str(self.problem), device=self._device, seed=seed, init=init)
         if "raised" in answer:
-            raise ProblemError(f"{self._problem.name}: {answer['raised']}")
+            raise ProblemError(f"{self.problem.name}: {answer['raised']}")
         self._seed = seed
 
     def _ask_reference(self, **arguments: Any) -> wire.Message:
         try:
             return self._reference.ask("load", **arguments)
         except DeadProcessError as died:
-            raise ProblemError(f"{self._problem.name}: {died}") from None
+            raise ProblemError(f"{self.problem.name}: {died}") from None
 
     def _build(self, session: Session, candidate: Path) -> Finding:
         session.worker.wait_until_ready()
@@ -108,6 +108,6 @@ class Judge:
         if tool is None:
             return Finding(sanitizer.NAME, None, "compute-sanitizer is not on the PATH")
         with Sandbox(_WORKER, self._new_folder(), self._limits, prefix=sanitizer.command(tool)) as worker:
-            session = Session(self._problem, self._device, seed, self._reference, worker)
+            session = Session(self.problem, self._device, seed, self._reference, worker)
             built = self._build(session, candidate)
             return sanitizer.judge(session) if built.passed else Finding(sanitizer.NAME, False, built.detail)

@@ -12,7 +12,7 @@ struct Sizes {
 
 template <typename Parameters>
 static cudaError_t launch(void (*kernel)(Parameters), const float* a, const float* b, float* out, const Sizes& s,
-                          cudaStream_t stream) {
+                          bool adds, cudaStream_t stream) {
   using namespace kernel_0::plan;  // these constants are the same in all of them
   Parameters p = {};
   p.a = a;
@@ -30,6 +30,7 @@ static cudaError_t launch(void (*kernel)(Parameters), const float* a, const floa
   p.tiles_m = (s.m + tile_m - 1) / tile_m;
   p.tiles_n = (s.n + tile_n - 1) / tile_n;
   p.batches = s.batches;
+  p.adds = adds;
   p.batch[0].size = s.batches;
   p.batch[0].a_stride = s.a[0];
   p.batch[0].b_stride = s.b[0];
@@ -39,6 +40,20 @@ static cudaError_t launch(void (*kernel)(Parameters), const float* a, const floa
   const dim3 grid(p.tiles_m * p.tiles_n, rows, (s.batches + most - 1) / most);
   void* pointers[] = {&p};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(threads), pointers, shared_bytes, stream);
+}
+
+// The same in parts of K, each added to the last: one long chain of roundings would have more error than torch's sums.
+template <typename Parameters>
+static cudaError_t launch_parts(void (*kernel)(Parameters), const float* a, const float* b, float* out, Sizes s,
+                                cudaStream_t stream) {
+  constexpr long long part = 4096;
+  const long long k = s.k;
+  cudaError_t error = cudaSuccess;
+  for (long long first = 0; first < k && error == cudaSuccess; first += part) {
+    s.k = k - first < part ? k - first : part;
+    error = launch(kernel, a + first * s.a[2], b + first * s.b[1], out, s, first > 0, stream);
+  }
+  return error;
 }
 
 // Whether an operand is read along K: `other` is its stride along M or N.
@@ -55,10 +70,10 @@ const char* multiply_any(const void* a, const void* b, void* out, const long lon
   const bool a_along_k = along_k(s.a[2], s.a[1]), b_along_k = along_k(s.b[1], s.b[2]);
   cudaError_t error;
   if (a_along_k)
-    error = b_along_k ? launch(kernel_0::tilesmith::simt, from_a, from_b, to, s, on)
-                      : launch(kernel_1::tilesmith::simt, from_a, from_b, to, s, on);
+    error = b_along_k ? launch_parts(kernel_0::tilesmith::simt, from_a, from_b, to, s, on)
+                      : launch_parts(kernel_1::tilesmith::simt, from_a, from_b, to, s, on);
   else
-    error = b_along_k ? launch(kernel_2::tilesmith::simt, from_a, from_b, to, s, on)
-                      : launch(kernel_3::tilesmith::simt, from_a, from_b, to, s, on);
+    error = b_along_k ? launch_parts(kernel_2::tilesmith::simt, from_a, from_b, to, s, on)
+                      : launch_parts(kernel_3::tilesmith::simt, from_a, from_b, to, s, on);
   return error ? cudaGetErrorString(error) : nullptr;
 }

@@ -16,7 +16,7 @@ __device__ __forceinline__ void consume_planes(const Parameters& p, Shared& shar
   Results results;
   bool is_waiting = false;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    const Schedule::Work work = tiles.work();
+    const Schedule::Work work = shared.without_zeros(tiles.work());
     const Scales scales = departure.scales(work);
     products.start();
     if (is_waiting)

@@ -59,8 +59,8 @@ class Departure {
       : p_(p),
         share_(share),
         consumer_(consumer),
-        storer_(p.out, p.out_lines, shared.out[consumer], 1 + consumer),
-        column_scales_(shared.column_scales[consumer]),
+        storer_(p.out, p.out_lines, shared.staged(consumer), 1 + consumer),
+        column_scales_(shared.column_scales(consumer)),
         barrier_(1 + consumer) {}
 
   // Starts to read the scales of a tile.

@@ -42,7 +42,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   Ring::Position at, last;
   int columns = -1;  // whose tile of B stays
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    const Schedule::Work work = tiles.work();
+    const Schedule::Work work = shared.without_zeros(tiles.work());
     const bool load_b = !plan::b_stays || work.tile.n != columns;
     if (plan::b_stays && load_b && columns >= 0)
       shared.ring.wait_empty(last);  // then nobody needs the old one

@@ -4,6 +4,7 @@
 #include "batch.cuh"
 #include "census.cuh"
 #include "epilogue.cuh"
+#include "kernels/sm90/skip.cuh"
 #include "mma.cuh"
 #include "pipeline.cuh"
 #include "ptx/tma.cuh"
@@ -69,6 +70,7 @@ struct alignas(64) Parameters {
   // What the product finds out of rows for every split, if A is raw: a_censuses then are its own.
   int* split_exponents;
   int split_pitch;
+  StripExtents a_extents, b_extents;  // if zeros are skipped
 };
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
@@ -78,18 +80,22 @@ using Scales = TileScales<plan::tile_n, warpgroup_threads>;
 template <int bytes>
 struct StagedResults {
   unsigned char out[consumers][bytes];
+
+  __device__ __forceinline__ unsigned char* staged(int consumer) { return out[consumer]; }
 };
 template <>
 struct StagedResults<0> {
-  static constexpr unsigned char* out[consumers] = {};
+  __device__ __forceinline__ unsigned char* staged(int) { return nullptr; }
 };
 template <bool any>
 struct ColumnScales {
-  int column_scales[consumers][plan::tile_n];
+  int scales[consumers][plan::tile_n];
+
+  __device__ __forceinline__ int* column_scales(int consumer) { return scales[consumer]; }
 };
 template <>
 struct ColumnScales<false> {
-  static constexpr int* column_scales[consumers] = {};
+  __device__ __forceinline__ int* column_scales(int) { return nullptr; }
 };
 
 // A stage has one plane of each operand; if A is raw, all of A and all planes of B.
@@ -100,7 +106,11 @@ struct Operands {
 struct Barriers {
   Ring ring;
 };
-struct Shared : Operands, StagedResults<ResultStorer::shared_bytes>, Barriers, ColumnScales<scale != Scale::none> {};
+struct Shared : Operands,
+                StagedResults<ResultStorer::shared_bytes>,
+                Barriers,
+                ColumnScales<scale != Scale::none>,
+                TileExtents<plan::skips_zeros> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 }  // namespace tilesmith

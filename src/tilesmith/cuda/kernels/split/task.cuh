@@ -29,12 +29,13 @@ class Task {
   int first_row_;
   int row_;  // the first of this thread, in the strip
   int first_k_, end_k_;
+  const unsigned task_;
   const int slab_;
   const int line_ = threadIdx.x / Strip::lanes;
   const int in_line_ = threadIdx.x % Strip::lanes;
 
  public:
-  __device__ __forceinline__ Task(const Operand& o, unsigned task, int slab) : o_(o), slab_(slab) {
+  __device__ __forceinline__ Task(const Operand& o, unsigned task, int slab) : o_(o), task_(task), slab_(slab) {
     unsigned matrix = task / o.strips;
     first_row_ = static_cast<int>(task - matrix * o.strips) * Strip::rows;
     row_ = mn_major ? in_line_ * vector : line_;
@@ -71,9 +72,17 @@ class Task {
       keep_factors(shared, parity);
 
     Tally tally = {};
+    Extent extent = Extent::none();
     for_each_step(
-        first, [&](unsigned short* to, const Floats& x) { split(to, x, factor, tally); },
+        first,
+        [&](unsigned short* to, const Floats& x, int k) {
+          split(to, x, factor, tally);
+          if constexpr (plan::finds_extents)
+            extent.note(x, k);
+        },
         [&](const Batch& x) { tally.flush(x, undo); });
+    if constexpr (plan::finds_extents)
+      join(extent, shared.extent[parity]);
     if (tally.special)
       atomicMax(&shared.census.beyond, Census::special);
     share(
@@ -85,6 +94,8 @@ class Task {
     share(tally.lossy, shared.lossy[parity], sum, add);
     __syncthreads();
     count_rows(shared, parity);
+    if (plan::finds_extents && threadIdx.x == 0)
+      o_.extents[task_ * Strip::slabs + slab_] = shared.extent[parity];
   }
 
   // `special`: there are infinities or NaNs, and so somebody who reads the plane that tells them.
@@ -94,8 +105,8 @@ class Task {
     for (int i = 0; i < own_rows; ++i)
       factor[i] = WideFactor(-exponent_for_all(row_ + i, first_k_ == 0 && (mn_major ? line_ : in_line_) == 0));
     for_each_step(
-        load_batch(first_k_, from_), [&](unsigned short* to, const Floats& x) { split_wide(to, x, factor, special); },
-        [](const Batch&) {});
+        load_batch(first_k_, from_),
+        [&](unsigned short* to, const Floats& x, int) { split_wide(to, x, factor, special); }, [](const Batch&) {});
   }
 
   // No planes at all: the product makes its own, and needs no more than scales.
@@ -162,16 +173,28 @@ class Task {
       shared.sample[parity][threadIdx.x] = 0;
       if (threadIdx.x == 0)
         shared.strip_sample[parity] = 0;
+      if (plan::finds_extents && threadIdx.x == 0)
+        shared.extent[parity] = Extent::none();
     }
   }
 
-  // Finds the largest of a few values of each row, spread over all of K.
+  // Where a row is sampled: a quarter of the samples at each end of K, where triangles have values in every row, and
+  // the others spread over all of it.
+  static __device__ __forceinline__ int sampled_k(int which, int depth) {
+    constexpr int edge = Strip::samples / 4, spread = Strip::samples - 2 * edge;
+    if (which < edge)
+      return min(which, depth - 1);
+    if (which >= Strip::samples - edge)
+      return max(depth - Strip::samples + which, 0);
+    return static_cast<int>((2 * (which - edge) + 1LL) * depth / (2 * spread));
+  }
+
+  // Finds the largest of a few values of each row.
   __device__ __forceinline__ void sample(Shared& shared, int parity) const {
     unsigned most[own_rows] = {};
     const int which = mn_major ? line_ : in_line_;
     if (which < Strip::samples) {
-      const int k = static_cast<int>((2 * which + 1LL) * o_.depth / (2 * Strip::samples));
-      const Source* at = from_ + (k - first_k_ - own_k()) * o_.k_stride;
+      const Source* at = from_ + (sampled_k(which, o_.depth) - first_k_ - own_k()) * o_.k_stride;
 #pragma unroll
       for (int j = 0; j < own_rows; ++j)
         if (first_row_ + row_ + j < o_.rows) {
@@ -254,8 +277,8 @@ class Task {
     return x;
   }
 
-  // Calls `take` with all that a thread has of the strip and where its planes go, and `pause` every few times. Reads
-  // ahead; `x` is the first that was read.
+  // Calls `take` with all that a thread has of the strip, where its planes go, and its first K, and `pause` every few
+  // times. Reads ahead; `x` is the first that was read.
   template <typename Take, typename Pause>
   __device__ __forceinline__ void for_each_step(Batch x, Take take, Pause pause) const {
     const Source* from = from_;
@@ -268,7 +291,7 @@ class Task {
 #pragma unroll
       for (int i = 0; i < Strip::at_once; ++i) {
         if (all || (stores && k + own_k() + i * Strip::step < end_k_))
-          take(to, widened(x.step[i]));
+          take(to, widened(x.step[i]), k + own_k() + i * Strip::step);
         to += to_step_;
       }
       pause(x);
@@ -345,6 +368,15 @@ class Task {
         own[i] = join(own[i], __shfl_xor_sync(0xffffffffu, own[i], distance));
       if (mn_major ? threadIdx.x % 32 < Strip::lanes : threadIdx.x % past == 0)
         atomic(&joined[row_ + i], own[i]);
+    }
+  }
+
+  // Of vectors along K only the first place is known: they end in the same step of the product.
+  static __device__ __forceinline__ void join(Extent own, Extent& joined) {
+    own.add_lanes();
+    if (threadIdx.x % 32 == 0) {
+      atomicMin(&joined.first, own.first);
+      atomicMax(&joined.end, own.end);
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include "batch.cuh"
 #include "census.cuh"
+#include "extent.cuh"
 #include "vector.cuh"
 
 namespace tilesmith {
@@ -20,6 +21,7 @@ struct Operand {
   int* wide_exponents;  // for each row, the exponent of two that undoes the scale of the wide planes
   int* slab_exponents;  // what that would be for each slab alone
   Census* censuses;     // of the blocks; of A, if the product counts: of groups of rows, for each part of K
+  Extent* extents;      // of every strip of rows and slab, if someone asks for them
   long long row_stride, k_stride;
   long long batch_stride[most_batch_dimensions];
   long long pitch;  // of the lines of the planes
@@ -51,6 +53,7 @@ struct Shared {
   unsigned sample[2][most_rows];  // the largest value of the row's sample, as bits
   unsigned strip_sample[2];
   Census census;
+  Extent extent[2];
 };
 
 // How values that are side by side along a line are read.

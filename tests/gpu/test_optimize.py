@@ -1,0 +1,90 @@
+"""Modules that `tilesmith optimize` writes, built and run: results and gradients, for any operands."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tilesmith.bench.errors import error
+from tilesmith.device import installed
+from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.recognize import recognize
+from tilesmith.kernelbench.write import written
+
+PROBLEMS = Path(__file__).parents[2] / "src" / "tilesmith" / "kernelbench" / "problems"
+
+
+def run(text: str) -> dict[str, Any]:
+    """What a module defines when it is run from a string."""
+    names: dict[str, Any] = {}
+    exec(text, names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def irregular() -> Any:
+    """The model of problem 8, and its inputs."""
+    problem = ProblemFile.read(PROBLEMS / "08_irregular.py")
+    model = run(written(problem, recognize(problem), installed(0), "fp32"))["ModelNew"]()
+    return model, [x.cuda() for x in run(problem.text)["get_inputs"]()]
+
+
+def test_gradients_are_as_accurate_as_torchs(irregular: Any) -> None:
+    model, (a, b) = irregular
+    a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+    upstream = torch.randn(a.shape[0], b.shape[1], device="cuda")
+    model(a, b).backward(upstream)
+    assert a.grad is not None
+    assert b.grad is not None
+    x, y = a.detach(), b.detach()
+    for ours, (left, right) in ((a.grad, (upstream, y.T)), (b.grad, (x.T, upstream))):
+        found, torchs = error(ours, left, right), error(torch.matmul(left, right), left, right)
+        assert found.norm <= 3 * max(torchs.norm, 3e-7)
+        assert found.comp <= 3 * max(torchs.comp, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(8205, 2949, 5921), (1, 1, 1), (3, 10000, 5), (129, 70, 257), (0, 4, 5), (4, 0, 5)], ids=str
+)
+def test_any_sizes_and_strides(irregular: Any, m: int, k: int, n: int) -> None:
+    model, _ = irregular
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    for x, y in ((a, b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
+        out = model(x, y)
+        assert out.shape == (m, n)
+        found = error(out, a, b)
+        assert found.comp <= 2e-6 * max(k, 1) ** 0.5
+    assert torch.equal(model(a[::2], b[:, ::3]), model(a[::2].contiguous(), b[:, ::3].contiguous()))
+
+
+def test_operands_on_the_cpu_are_moved(irregular: Any) -> None:
+    model, _ = irregular
+    a, b = torch.randn(50, 60), torch.randn(60, 70)
+    out = model(a, b)
+    assert out.device.type == "cpu"
+    torch.testing.assert_close(out, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_the_planned_product_takes_no_other_memory_than_its_own(irregular: Any) -> None:
+    model, (a, b) = irregular
+    first = model(a, b)
+    held = torch.cuda.memory_allocated()
+    for _ in range(3):
+        torch.testing.assert_close(model(a, b), first, rtol=0, atol=0)
+    assert torch.cuda.memory_allocated() == held
+
+
+def test_a_triangle_of_a_product(tmp_path: Path) -> None:
+    """Of triangles, which are skipped where they are zero, and of other matrices."""
+    text = (PROBLEMS / "14_upper_triangular.py").read_text().replace("N = 4096", "N = 1024")
+    path = tmp_path / "problem.py"
+    path.write_text(text)
+    problem = ProblemFile.read(path)
+    model = run(written(problem, recognize(problem), installed(0), "fp32"))["ModelNew"]()
+    a, b = (torch.randn(1024, 1024, device="cuda") for _ in range(2))
+    for x, y in ((a.triu(), b.triu()), (a, b), (a.tril(), b.triu())):
+        exact = torch.triu(x.double() @ y.double())
+        found = model(x, y)
+        assert torch.equal(found, found.triu())
+        assert ((found.double() - exact).norm() / exact.norm()).item() < 3e-7
