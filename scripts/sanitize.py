@@ -15,7 +15,7 @@ from tilesmith import accuracy as accuracies
 from tilesmith import device
 from tilesmith.bench.distributions import operands
 from tilesmith.bench.suites import random_tensor
-from tilesmith.kernels import exact, simt, sm90, thin
+from tilesmith.kernels import dot, exact, simt, sm90, thin
 from tilesmith.plan import Plan
 from tilesmith.prepared import PackedPair, pack, prepare
 from tilesmith.problem import Problem
@@ -94,6 +94,26 @@ def fp32_launches() -> Iterator[Launch]:
             yield thin.plan(Problem.of(a, b), device.installed(0)), a, b
 
 
+def dot_launches() -> Iterator[Launch]:
+    """A matrix by a vector: aligned or not, in parts, and with fewer lines than a block has."""
+    for lines, k in ((300, 700), (301, 40_001), (3, 20_000)):
+        a, b = operands("normal", lines, k, 1, "cuda")
+        yield dot.plan(Problem.of(a, b), device.installed(0)), a, b
+        yield dot.plan(Problem.of(b.T, a.T), device.installed(0)), b.T, a.T
+
+
+def zeros_launches() -> Iterator[Launch]:
+    """Products that skip zeros, of triangles."""
+    for c, transposed in itertools.product(
+        (sm90.Configuration(128, 128, cluster=2), sm90.Configuration(64, 96)), (0, 1)
+    ):
+        a, b = operands("uniform", 520, 700, 264, "cuda")
+        a, b = (a.tril(), b.tril()) if transposed else (a.triu(), b.triu())
+        if transposed:
+            a, b = a.T.contiguous().T, b.T.contiguous().T
+        yield sm90.plan(Problem.of(a, b, skips_zeros=True), device.installed(0), c), a, b
+
+
 def exact_launches() -> Iterator[Launch]:
     """Every tile, with and without edges, along K and across it, aligned or not; and a batch."""
     shapes = [(64, 64, 128), (64, 512, 64), (67, 133, 65), (17, 1, 33)]
@@ -148,6 +168,8 @@ FAMILIES = {
     "simt": simt_launches,
     "sm90": sm90_launches,
     "fp32": fp32_launches,
+    "zeros": zeros_launches,
+    "dot": dot_launches,
     "exact": exact_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,

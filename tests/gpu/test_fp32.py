@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tilesmith
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.device import Device, installed
-from tilesmith.kernels import exact, sm90, thin
+from tilesmith.kernels import dot, exact, sm90, thin
 from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.prepared import prepare
@@ -375,6 +375,28 @@ def test_a_few_rows_are_exact_on_integers(rows: int, layout: str) -> None:
             problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
             assert thin.rejects(problem, installed(0)) is None
             assert_exact(thin.plan(problem, installed(0)), a, b, out)
+
+
+@pytest.mark.parametrize("lines", [1, 3, 8, 131, 2048])
+def test_a_matrix_by_a_vector_is_exact_on_integers(lines: int) -> None:
+    for k, pad, spread, vector_first in itertools.product((1, 70, 1024, 9001), (0, 1, 4), (1, 2), (False, True)):
+        if vector_first:
+            a, b = placed((1, k), (1, spread)), placed((k, lines), (1, k + pad))
+        else:
+            a, b = placed((lines, k), (k + pad, 1)), placed((k, 1), (spread, 1))
+        m, n = (1, lines) if vector_first else (lines, 1)
+        for strides in ((n, 1), (2 * n + 1, 3)):
+            out = Guarded.empty((m, n), strides, torch.float32)
+            problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
+            assert dot.rejects(problem, installed(0)) is None
+            assert_exact(dot.plan(problem, installed(0)), a, b, out)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_matrix_by_a_vector_keeps_the_promise(name: str) -> None:
+    for lines, k in ((5, 3), (300, 1000), (20, 300_000)):
+        a, b = operands(name, lines, k, 1, "cuda")
+        assert_promise(prepare(dot.plan(Problem.of(a, b), installed(0)), 0)(a, b), torch.matmul(a, b), a, b)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

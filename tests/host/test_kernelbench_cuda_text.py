@@ -33,7 +33,8 @@ def plans() -> dict[str, Plan]:
         "step": sm90.plan(product((32768, 64), (64, 32768)), H200, sm90.Configuration(128, 256)),
         "batch": choose(product((128, 512, 1024), (128, 1024, 2048)), H200),
         "exact": choose(product((32768, 32), (32, 32768)), H200),
-        "thin": choose(product((2048, 1048576), (1048576, 1)), H200),
+        "thin": choose(product((16, 8192), (8192, 1024)), H200),
+        "dot": choose(product((2048, 1048576), (1048576, 1)), H200),
     }
 
 
@@ -60,7 +61,7 @@ def test_a_text_needs_no_other_file_and_has_shared_headers_once(name: str) -> No
     assert text.count("{") == text.count("}")
 
 
-@pytest.mark.parametrize("name", ["planes", "raw", "exact", "thin"])
+@pytest.mark.parametrize("name", ["planes", "raw", "exact", "thin", "dot"])
 def test_planned_kernels_compile_as_one_text(name: str) -> None:
     kernels = [stage.kernel for stage in PLANS[name].stages]
     cubin = compiler.compile(flattened(kernels, "planned"), "sm_90a")

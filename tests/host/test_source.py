@@ -10,7 +10,7 @@ import torch
 
 from tilesmith.device import named
 from tilesmith.jit import source
-from tilesmith.kernels import exact, operand, simt, sm90, thin
+from tilesmith.kernels import dot, exact, operand, simt, sm90, thin
 from tilesmith.plan import Kernel, Wgmma
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -23,23 +23,24 @@ def kernel(a: torch.Tensor, b: torch.Tensor) -> Kernel:
 
 
 def every_kernel() -> dict[str, Kernel]:
-    """One of each source file: simt, a small and a thin product, one of 16-bit floats in three stages, and the first
-    stage of one of float32."""
+    """One of each source file: simt, a small and a thin product, one by a vector, one of 16-bit floats in three stages,
+    and the first stage of one of float32."""
     odd = torch.zeros(301, 1001, dtype=torch.bfloat16)
     plan = sm90.plan(Problem.of(odd, odd.T), named("h200"), sm90.Configuration(128, 64, cluster=2, splits=3))
     few = thin.plan(Problem.of(torch.zeros(4, 32), torch.zeros(32, 48)), named("h200"))
+    by_vector = dot.plan(Problem.of(torch.zeros(48, 32), torch.zeros(32)), named("h200"))
     wide = sm90.plan(Problem.of(odd.float(), odd.float().T), named("h200"), sm90.Configuration(128, 64))
     small = Problem.of(torch.zeros(64, 32), torch.zeros(48, 32).T)
     kernels = [
         simt.plan(small, named("h200"), simt.TILES[4][-1]).product.kernel,
         exact.plan(small, named("h200"), exact.TILES[0]).product.kernel,
-        *(each.stages[0].kernel for each in (few, wide)),
+        *(each.stages[0].kernel for each in (few, by_vector, wide)),
         *(stage.kernel for stage in plan.stages),
     ]
     return {k.entry: k for k in kernels}
 
 
-ENTRIES = ("simt", "exact", "thin", "split", "realign", "sm90", "reduce")
+ENTRIES = ("simt", "exact", "thin", "dot", "split", "realign", "sm90", "reduce")
 
 
 def test_constants_are_rendered_by_name_and_kind() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tilesmith.kernels import exact, simt, sm90, thin
+from tilesmith.kernels import dot, exact, simt, sm90, thin
 from tilesmith.kernels.family import Family
 
-FAMILIES: Final[tuple[Family, ...]] = (sm90.FAMILY, thin.FAMILY, exact.FAMILY, simt.FAMILY)
+FAMILIES: Final[tuple[Family, ...]] = (sm90.FAMILY, dot.FAMILY, thin.FAMILY, exact.FAMILY, simt.FAMILY)
