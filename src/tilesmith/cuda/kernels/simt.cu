@@ -89,6 +89,14 @@ __device__ __forceinline__ int group_offset(int lane, int i) {
   return i / group * lanes * group + lane * group + i % group;
 }
 
+// Adds what the output has. Not of all types, but then the plan does not allow it.
+template <bool may_add, int width>
+__device__ __forceinline__ void add(Vector<Output, width>& stored, const Vector<Output, width>& there) {
+  if constexpr (may_add)
+#pragma unroll
+    for (int e = 0; e < width; ++e) stored.element[e] += there.element[e];
+}
+
 extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     simt(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -181,10 +189,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
       if (row < m && column < n) {
         auto* const to = reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n);
-        if constexpr (plan::may_add)
-          if (p.adds)
-#pragma unroll
-            for (int e = 0; e < width; ++e) stored.element[e] += to->element[e];
+        if (plan::may_add && p.adds)
+          add<plan::may_add>(stored, *to);
         *to = stored;
       }
     }
