@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from machine_code import (
     built,
     complaints,
     disassembled,
-    instructions,
+    instructions_in,
+    instructions_of_each,
     overwritten_operands,
     products_of_registers,
     total,
@@ -114,9 +115,11 @@ def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     yield strided((3, 2, 70, 90), (0, 6301, 90, 1)), strided((3, 2, 90, 50), (4501, 0, 1, 90))
 
 
-def every_plan(device: Device = H200) -> Iterator[Plan]:
+@cache
+def every_plan(device: Device = H200) -> list[Plan]:
     """One of each kind that the family offers: with and without splits, clusters, the transposed product, and planes of
     A that a launch of its own makes."""
+    plans = []
     for (a, b), accuracy in itertools.product(pairs(), ACCURACIES):
         problem = Problem.of(a, b, accuracy=accuracy)
         if accuracy == "fp32" and problem.k < LEAST_K:
@@ -128,8 +131,8 @@ def every_plan(device: Device = H200) -> Iterator[Plan]:
             if sm90.unsuited(problem, device, c) is None:
                 kinds[c.swap, c.splits, c.cluster, c.tile_m, c.tile_n > 128, c.raw] = c
         assert kinds
-        for c in kinds.values():
-            yield sm90.plan(problem, device, c)
+        plans += [sm90.plan(problem, device, c) for c in kinds.values()]
+    return plans
 
 
 def is_raw(plan: Plan) -> bool:
@@ -969,14 +972,17 @@ def test_every_census_is_of_one_slab_and_slabs_have_their_censuses_in_turn() -> 
 # What ptxas makes of it.
 
 
-def assert_nothing_spills(stage: Stage, folder: Path) -> Counter[str]:
-    """And ptxas has no complaints. The instructions of the kernel."""
-    assert complaints(built(stage.kernel)[1]) == []
-    return assert_registers_suffice(stage, folder)
+def assert_nothing_spills(*stages: Stage) -> list[Counter[str]]:
+    """And ptxas has no complaints. The instructions of the kernels."""
+    read = instructions_of_each([stage.kernel for stage in stages])
+    for stage, found in zip(stages, read, strict=True):
+        assert complaints(built(stage.kernel)[1]) == []
+        assert_registers_suffice(stage, found)
+    return read
 
 
-def assert_registers_suffice(stage: Stage, folder: Path) -> Counter[str]:
-    """And the grid waits for its predecessor. The instructions of the kernel."""
+def assert_registers_suffice(stage: Stage, found: Counter[str]) -> None:
+    """And the grid waits for its predecessor."""
     _, log = built(stage.kernel)
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
     used = re.search(r"Used (\d+) registers", log)
@@ -985,10 +991,8 @@ def assert_registers_suffice(stage: Stage, folder: Path) -> Counter[str]:
     assert int(used[1]) * stage.threads * c.get("blocks_per_sm", 1) <= H200.registers_per_sm
     if stage.kernel.entry == "sm90":
         assert c["producer_registers"] <= int(used[1]) <= c["consumer_registers"]
-    found = instructions(stage.kernel, folder)
     assert total(found, r"(LDL|STL)\b.*") == 0
     assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
-    return found
 
 
 @dataclass(frozen=True)
@@ -1047,11 +1051,15 @@ def test_the_cases_have_all_tiles_and_layouts() -> None:
     assert {c["batch_rank"] for c in kernels} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["ordinary", "wide"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_products_of_planes_do_not_spill_and_use_the_tensor_cores(case: Case, wide: bool, tmp_path: Path) -> None:
-    stage = case.plan.stages[3 if wide else 1]
-    found = assert_nothing_spills(stage, tmp_path)
+def test_products_of_planes_do_not_spill_and_use_the_tensor_cores(case: Case) -> None:
+    ordinary, wide = case.plan.stages[1:4:2]
+    read = assert_nothing_spills(ordinary, wide)
+    assert_uses_the_tensor_cores(case, ordinary, read[0], wide=False)
+    assert_uses_the_tensor_cores(case, wide, read[1], wide=True)
+
+
+def assert_uses_the_tensor_cores(case: Case, stage: Stage, found: Counter[str], wide: bool) -> None:
     c = constants(stage.kernel)
     products = rf"HGMMA\.64x{c['tile_n']}x16\.F32" + (r"\.BF16" if wide else "")
     assert total(found, products) > 0
@@ -1134,17 +1142,18 @@ def test_the_raw_cases_have_all_tiles_and_layouts() -> None:
 
 
 @pytest.mark.parametrize("case", RAW_CASES, ids=str)
-def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase, tmp_path: Path) -> None:
+def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase) -> None:
     """And nothing writes to a register that a product under way may still read."""
     stage = case.stage
-    found = assert_registers_suffice(stage, tmp_path)
+    text = disassembled(stage.kernel)
+    found = instructions_in(text)
+    assert_registers_suffice(stage, found)
     c = constants(stage.kernel)
     assert c["a_is_raw"]
     assert c["a_mn_major"] == (case.layout[0] == "t")
     products = rf"HGMMA\.64x{c['tile_n']}x16\.F32" + (r"\.BF16" if case.wide else "")
     assert total(found, products) > 0
     assert total(found, products) == total(found, r"HGMMA.*")
-    text = disassembled(stage.kernel, tmp_path)
     assert products_of_registers(text) == total(found, products)
     assert overwritten_operands(text) == []
     if not case.wide:
@@ -1158,10 +1167,10 @@ def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase, tmp_pa
 
 
 @pytest.mark.parametrize("case", RAW_CASES, ids=str)
-def test_raw_products_do_not_wait_for_each_other(case: RawCase, tmp_path: Path) -> None:
+def test_raw_products_do_not_wait_for_each_other(case: RawCase) -> None:
     kernel = case.stage.kernel
     assert complaints(built(kernel)[1]) == []
-    found = instructions(kernel, tmp_path)
+    found = instructions_in(disassembled(kernel))
     # All products of a part, or of a whole step, are under way together.
     assert 3 * total(found, r"WARPGROUP\.DEPBAR.*") <= total(found, r"HGMMA.*")
 
@@ -1178,37 +1187,36 @@ KINDS = {
 KINDS_OF_SPLITS = [((False, 0), (True, 1)), ((True, 2), (False, 1)), ((True, 0), (False, 2))]
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["ordinary", "wide"])
 @pytest.mark.parametrize("kinds", KINDS_OF_SPLITS, ids=str)
-def test_splits_of_every_kind_do_not_spill(kinds: tuple[tuple[bool, int], ...], wide: bool, tmp_path: Path) -> None:
+def test_splits_of_every_kind_do_not_spill(kinds: tuple[tuple[bool, int], ...]) -> None:
     assert {kind for each in KINDS_OF_SPLITS for kind in each} == KINDS.keys()
     a, b = (KINDS[kind] for kind in kinds)
-    stage = planned(Problem.of(a, b.T), sm90.Configuration(64, 64)).stages[2 if wide else 0]
-    c = constants(stage.kernel)
-    assert tuple((c[f"{x}_mn_major"], c[f"{x}_access"]) for x in "ab") == kinds
-    found = assert_nothing_spills(stage, tmp_path)
-    assert (total(found, r"LDG\.E\.128.*") > 0) == any(access == 0 for _, access in kinds)
-    assert total(found, r"STG\.E\.64.*") > 0
+    ordinary_and_wide = planned(Problem.of(a, b.T), sm90.Configuration(64, 64)).stages[:4:2]
+    for stage, found in zip(ordinary_and_wide, assert_nothing_spills(*ordinary_and_wide), strict=True):
+        c = constants(stage.kernel)
+        assert tuple((c[f"{x}_mn_major"], c[f"{x}_access"]) for x in "ab") == kinds
+        assert (total(found, r"LDG\.E\.128.*") > 0) == any(access == 0 for _, access in kinds)
+        assert total(found, r"STG\.E\.64.*") > 0
 
 
-@pytest.mark.parametrize("index", [0, 2], ids=["ordinary", "wide"])
 @pytest.mark.parametrize(("layout", "splits"), [("n", 3), ("t", 1)])
-def test_splits_for_raw_operands_do_not_spill(layout: str, splits: int, index: int, tmp_path: Path) -> None:
+def test_splits_for_raw_operands_do_not_spill(layout: str, splits: int) -> None:
     problem = Problem.of(laid_out(3, 400, 1024, layout=layout), meta(1024, 20))
-    stage = planned(problem, sm90.Configuration(64, 32, splits=splits, raw=True)).stages[index]
-    c = constants(stage.kernel)
-    assert (c["a_is_raw"], c["a_mn_major"], c["a_parts"]) == (True, layout == "t", splits)
-    assert_nothing_spills(stage, tmp_path)
+    ordinary_and_wide = planned(problem, sm90.Configuration(64, 32, splits=splits, raw=True)).stages[:4:2]
+    for stage in ordinary_and_wide:
+        c = constants(stage.kernel)
+        assert (c["a_is_raw"], c["a_mn_major"], c["a_parts"]) == (True, layout == "t", splits)
+    assert_nothing_spills(*ordinary_and_wide)
 
 
-@pytest.mark.parametrize("index", [0, 2], ids=["ordinary", "wide"])
 @pytest.mark.parametrize("accuracy", ACCURACIES)
-def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy, index: int, tmp_path: Path) -> None:
+def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy) -> None:
     problem = Problem.of(meta(3, 1, 4, 70000), meta(2, 70000, 5), accuracy=accuracy)
-    stage = planned(problem, sm90.Configuration(64, 16)).stages[index]
-    c = constants(stage.kernel)
-    assert (c["a_slabs"] > 1, c["b_slabs"] > 1, c["batch_rank"]) == (True, True, 2)
-    assert_nothing_spills(stage, tmp_path)
+    ordinary_and_wide = planned(problem, sm90.Configuration(64, 16)).stages[:4:2]
+    for stage in ordinary_and_wide:
+        c = constants(stage.kernel)
+        assert (c["a_slabs"] > 1, c["b_slabs"] > 1, c["batch_rank"]) == (True, True, 2)
+    assert_nothing_spills(*ordinary_and_wide)
 
 
 # What is chosen.
