@@ -78,16 +78,16 @@ def test_a_long_sum_of_few_columns_is_cut_into_parts() -> None:
 SHAPES = [(1, 8192, 8192), (5, 64, 64), (8, 65536, 80), (16, 8192, 8192), (12, 1024, 1024), (9, 40, 64)]
 
 
-@pytest.mark.parametrize("b_along_k", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_machine_code_is_what_the_plan_asks_for(shape: tuple[int, int, int], b_along_k: bool) -> None:
-    ways = list(itertools.product((False, True), repeat=2))
+def test_the_machine_code_is_what_the_plan_asks_for(shape: tuple[int, int, int]) -> None:
+    """In half of the ways in which operands lie; the next shape in the other half. Each has any two of them together."""
+    ways = [way for way in itertools.product((False, True), repeat=3) if (sum(way) + SHAPES.index(shape)) % 2 == 0]
     stages = [
         planned(*shape, b_along_k=b_along_k, b_aligned=b_aligned, a_along_k=a_along_k).product
-        for b_aligned, a_along_k in ways
+        for b_along_k, b_aligned, a_along_k in ways
     ]
     read = instructions_of_each([stage.kernel for stage in stages])
-    for stage, (b_aligned, a_along_k), found in zip(stages, ways, read, strict=True):
+    for stage, (_, b_aligned, a_along_k), found in zip(stages, ways, read, strict=True):
         assert_is_what_the_plan_asks_for(stage, b_aligned, a_along_k, found)
 
 
