@@ -803,38 +803,27 @@ def run_task(o: Operand, task: int, slab: int, memory: Memory) -> Integers:
     end_k = min(first_k + o.slab_depth, o.plane_depth)
     base = source_of(o, matrix)
     stores = row < (o.pitch if o.mn_major else o.rows)
-    read, written, numbers = [], [], []
     batch_depth = AT_ONCE * strip.step
     along = np.arange(VECTOR)
-    for k in range(first_k, end_k, batch_depth):
-        is_inside = first_row + strip.rows <= o.rows and k + batch_depth <= min(o.depth, end_k)
-        for i in range(AT_ONCE):
-            at = k + own_k + i * strip.step
-            if is_inside:
-                left = np.full(THREADS, VECTOR)
-            else:
-                left = (
-                    np.where(at < o.depth, o.rows - row, 0) if o.mn_major else np.where(row < o.rows, o.depth - at, 0)
-                )
-                left = np.where(at < end_k, left, 0)
-            is_there = along < left[:, None]
-            rows = row[:, None] + (along if o.mn_major else 0)
-            ks = at[:, None] + (0 if o.mn_major else along)
-            distance = base + rows * o.row_stride + ks * o.k_stride
-            read.append(distance[is_there])
-            takes = np.full(THREADS, True) if is_inside else stores & (at < end_k)
-            to = matrix * o.matrix_pitch + (ks * o.pitch + rows if o.mn_major else rows * o.pitch + ks)
-            assert not (to[takes, 0] % VECTOR).any()  # a vector of a plane is written at once
-            written.append(to[takes].ravel())
-            numbers.append(np.where(is_there, distance + 1, 0)[takes].ravel())
-    if not read:
-        return np.zeros(0, dtype=np.int64)  # a slab that is all past the end
-    to = np.concatenate(written)
+    # By batches, their steps, threads, and the elements of a vector. A slab that is all past the end has no batch.
+    batch_k = np.arange(first_k, end_k, batch_depth)[:, None, None]
+    is_inside = (first_row + strip.rows <= o.rows) & (batch_k + batch_depth <= min(o.depth, end_k))
+    at = batch_k + np.arange(AT_ONCE)[:, None] * strip.step + own_k
+    left = np.where(at < o.depth, o.rows - row, 0) if o.mn_major else np.where(row < o.rows, o.depth - at, 0)
+    left = np.where(is_inside, VECTOR, np.where(at < end_k, left, 0))
+    is_there = along < left[..., None]
+    rows = row[:, None] + (along if o.mn_major else 0)
+    ks = at[..., None] + (0 if o.mn_major else along)
+    distance = base + rows * o.row_stride + ks * o.k_stride
+    takes = is_inside | (stores & (at < end_k))
+    to = matrix * o.matrix_pitch + (ks * o.pitch + rows if o.mn_major else rows * o.pitch + ks)
+    assert not (to[takes][:, 0] % VECTOR).any()  # a vector of a plane is written at once
+    numbers = np.where(is_there, distance + 1, 0)[takes]
     for plane in range(o.stored):
-        there = to + plane * (o.plane_depth * o.pitch if o.mn_major else o.plane_depth)
+        there = to[takes] + plane * (o.plane_depth * o.pitch if o.mn_major else o.plane_depth)
         np.add.at(memory.writes, there, 1)
-        memory.planes[there] = np.concatenate(numbers)
-    return np.concatenate(read)
+        memory.planes[there] = numbers
+    return distance[is_there]
 
 
 # Rows and K: fewer than a strip, than a vector and than a step; ends of all kinds; and long enough for slabs.

@@ -80,7 +80,7 @@ SHAPES = [(1, 8192, 8192), (5, 64, 64), (8, 65536, 80), (16, 8192, 8192), (12, 1
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_machine_code_is_what_the_plan_asks_for(shape: tuple[int, int, int]) -> None:
-    """In half of the ways in which operands lie; the next shape in the other half. Each has any two of them together."""
+    """In half of the ways in which operands lie, the next shape in the others. Each has any two of them together."""
     ways = [way for way in itertools.product((False, True), repeat=3) if (sum(way) + SHAPES.index(shape)) % 2 == 0]
     stages = [
         planned(*shape, b_along_k=b_along_k, b_aligned=b_aligned, a_along_k=a_along_k).product
