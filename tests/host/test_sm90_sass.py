@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from machine_code import built, complaints, instructions_of_each, overwritten_operands, products_of_registers, total
+from machine_code import (
+    built,
+    complaints,
+    disassembled,
+    instructions_in,
+    instructions_of_each,
+    overwritten_operands,
+    products_of_registers,
+    total,
+)
 
 from tilesmith import CompilationError
 from tilesmith.device import KNOWN_GPUS
@@ -226,6 +235,12 @@ def test_copies_and_reductions_do_not_spill_and_move_vectors(plan: Plan) -> None
 
 
 # The tests of these tests: what they look for can be seen.
+
+
+def test_kernels_that_are_read_together_are_read_like_each_alone() -> None:
+    kernels = [stage.kernel for stage in AROUND["two copies"].stages if stage.kernel.entry != "sm90"]
+    assert len(kernels) == 2
+    assert instructions_of_each(kernels) == [instructions_in(disassembled(kernel)) for kernel in kernels]
 
 
 def test_products_that_wait_for_each_other_show_in_the_log() -> None:
