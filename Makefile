@@ -18,8 +18,11 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
 
+# There is a worker for each core already. Threads of theirs would wait for each other by spinning.
+test-host: export OMP_NUM_THREADS := 1
+test-host: export OPENBLAS_NUM_THREADS := 1
 test-host: $(VENV)/ready
-	PYTHONPATH=src $(BIN)/python -m pytest tests src docs -m "not gpu" -n auto
+	PYTHONPATH=src $(BIN)/python -m pytest tests src docs -m "not gpu" -n auto --dist loadgroup
 
 test-gpu: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m gpu -n 4

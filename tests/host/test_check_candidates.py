@@ -13,6 +13,9 @@ from tilesmith.kernelbench.check.sandbox import Limits
 from tilesmith.kernelbench.check.strict import NOTHING_KEPT, OWN_KERNELS, PRECISION, UNTOUCHED
 from tilesmith.kernelbench.check.verdict import Mode, Verdict
 
+# All tests need the same verdicts, which take many processes: one worker has them.
+pytestmark = pytest.mark.xdist_group("candidates")
+
 PROBLEM = """
 import torch
 from torch import nn

@@ -1,7 +1,6 @@
 """Products of float32 with 16-bit floats: what is planned for them, what ptxas makes of it, and what is refused."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import tilesmith
 from tilesmith.accuracy import Accuracy
 from tilesmith.device import KNOWN_GPUS, named
 from tilesmith.kernels import simt, sm90, thin
-from tilesmith.plan import Plan, Stage
+from tilesmith.plan import Kernel, Plan, Stage
 from tilesmith.planner import choose, is_possible
 from tilesmith.problem import Problem
 
@@ -104,9 +103,12 @@ def test_other_families_and_gpus_take_one_type() -> None:
 
 
 def plans() -> list[tuple[str, Plan]]:
+    """Tiles with the 16-bit operand on either side, in layouts by turns. Whether it is float16 or bfloat16 concerns the
+    splits alone."""
     found = []
     tiles = [(128, 192, 2), (128, 128, 1), (128, 96, 2), (64, 192, 1), (64, 32, 1)]
-    for i, (types, (tile_m, tile_n, cluster)) in enumerate(itertools.product(TYPES, tiles)):
+    for i, ((tile_m, tile_n, cluster), side) in enumerate(itertools.product(tiles, (0, 1))):
+        types = TYPES[side + i // 2 % 2 * 2]
         layout = LAYOUTS[(i + i // 4) % 4]
         problem = mixed(4096, 1024, 2048, types, layout=layout)
         plan = sm90.plan(problem, H200, sm90.Configuration(tile_m, tile_n, cluster))
@@ -125,24 +127,51 @@ def test_the_kernels_that_are_read_are_of_all_kinds() -> None:
     products = [constants(plan.product) for plan in PLANS.values()]
     assert {(c["a_planes"], c["b_planes"]) for c in products} == {(1, 2), (2, 1)}
     assert {c["b_stays"] for c in products} == {False, True}
+    assert {(c["tile_m"], c["a_planes"]) for c in products} == set(itertools.product((64, 128), (1, 2)))
+    splits = [constants(plan.stages[0]) for plan in PLANS.values()]
+    assert len({(c["a_source"], c["b_source"]) for c in splits}) == len(TYPES)
     assert {(c["a_mn_major"], c["b_mn_major"]) for c in products} == set(itertools.product((False, True), repeat=2))
 
 
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_wide_products_are_those_of_float32_and_all_are_those_of_float16(
+    types: tuple[torch.dtype, torch.dtype], layout: str, swap: bool
+) -> None:
+    def products(a: torch.dtype, b: torch.dtype) -> tuple[Kernel, Kernel]:
+        problem = mixed(4096, 1024, 2048, (a, b), layout=layout)
+        _, product, _, wide = sm90.plan(problem, H200, sm90.Configuration(128, 96, 2, swap=swap)).stages
+        return product.kernel, wide.kernel
+
+    with_float16 = (torch.float16 if dtype == torch.bfloat16 else dtype for dtype in types)
+    assert products(*types) == products(*with_float16)
+    assert products(*types)[1] == products(torch.float32, torch.float32)[1]
+
+
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_mixed_products_do_not_spill_and_multiply_twice(plan: Plan, tmp_path: Path) -> None:
-    for stage in plan.stages:
+def test_mixed_products_do_not_spill_and_multiply_twice(plan: Plan) -> None:
+    split, product, wide_split, _ = plan.stages  # what ptxas makes of wide products is read in test_planes.py
+    for stage in (split, product, wide_split):
         _, log = built(stage.kernel)
         assert complaints(log) == []
         assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
-    found = instructions(plan.product.kernel, tmp_path)
+    found = instructions(plan.product.kernel)
     products = total(found, rf"HGMMA\.64x{constants(plan.product)['tile_n']}x16\.F32")
     assert products > 0
     assert products % 8 == 0  # a step of 64 along K has four of each product of planes
     assert products % 12 != 0
 
 
-@pytest.mark.parametrize("types", TYPES, ids=str)
-@pytest.mark.parametrize("strides", [(305, 1), (1, 201), (700, 2), (2, 500)], ids=str)
+# Every type in every kind of strides, on either side by turns: each operand has its own code in a split.
+SPLITS = [
+    (TYPES[2 * narrow + (narrow + i) % 2], strides)
+    for i, strides in enumerate([(305, 1), (1, 201), (700, 2), (2, 500)])
+    for narrow in range(2)
+]
+
+
+@pytest.mark.parametrize(("types", "strides"), SPLITS, ids=str)
 def test_splits_of_16_bit_operands_of_every_kind_do_not_spill(
     types: tuple[torch.dtype, torch.dtype], strides: tuple[int, int]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tilesmith.cli import main
+from tilesmith.cli import optimize as command
 from tilesmith.device import named
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import recognize_here
@@ -32,6 +33,12 @@ def problem(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problem is traced in this process, for time. Elsewhere it has one of its own."""
+    monkeypatch.setattr(command, "recognize", recognize_here)
+
+
 def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "new.py"
     run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output)])
@@ -45,6 +52,7 @@ def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None
     assert "compiled for sm_75, sm_90a; there is no sm_90a GPU here" in lines[3]
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "new.py"
     arguments = ["optimize", str(problem), "-o", str(output), "--arch", "sm_75", "--standalone", "--json"]
@@ -67,6 +75,7 @@ def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
     assert "def get_inputs():" in output.read_text()
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_what_cannot_be_written_is_named(problem: Path, tmp_path: Path) -> None:
     problem.write_text(PROBLEM.format(result="torch.softmax(a @ b, dim=1)"))
     output = tmp_path / "new.py"
@@ -78,6 +87,7 @@ def test_what_cannot_be_written_is_named(problem: Path, tmp_path: Path) -> None:
     assert not output.exists()
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_folder_that_is_not_there_is_named(problem: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(tmp_path / "none" / "new.py")])
     assert run.exit_code == 2

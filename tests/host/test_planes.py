@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from machine_code import (
     built,
     complaints,
     disassembled,
-    instructions,
+    instructions_in,
+    instructions_of_each,
     overwritten_operands,
     products_of_registers,
     total,
@@ -115,9 +116,11 @@ def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     yield strided((3, 2, 70, 90), (0, 6301, 90, 1)), strided((3, 2, 90, 50), (4501, 0, 1, 90))
 
 
-def every_plan(device: Device = H200) -> Iterator[Plan]:
+@cache
+def every_plan(device: Device = H200) -> list[Plan]:
     """One of each kind that the family offers: with and without splits, clusters, the transposed product, and planes of
     A that a launch of its own makes."""
+    plans = []
     for (a, b), accuracy in itertools.product(pairs(), ACCURACIES):
         problem = Problem.of(a, b, accuracy=accuracy)
         if accuracy == "fp32" and problem.k < LEAST_K:
@@ -129,8 +132,8 @@ def every_plan(device: Device = H200) -> Iterator[Plan]:
             if sm90.unsuited(problem, device, c) is None:
                 kinds[c.swap, c.splits, c.cluster, c.tile_m, c.tile_n > 128, c.raw] = c
         assert kinds
-        for c in kinds.values():
-            yield sm90.plan(problem, device, c)
+        plans += [sm90.plan(problem, device, c) for c in kinds.values()]
+    return plans
 
 
 def is_raw(plan: Plan) -> bool:
@@ -807,38 +810,27 @@ def run_task(o: Operand, task: int, slab: int, memory: Memory) -> Integers:
     end_k = min(first_k + o.slab_depth, o.plane_depth)
     base = source_of(o, matrix)
     stores = row < (o.pitch if o.mn_major else o.rows)
-    read, written, numbers = [], [], []
     batch_depth = AT_ONCE * strip.step
     along = np.arange(VECTOR)
-    for k in range(first_k, end_k, batch_depth):
-        is_inside = first_row + strip.rows <= o.rows and k + batch_depth <= min(o.depth, end_k)
-        for i in range(AT_ONCE):
-            at = k + own_k + i * strip.step
-            if is_inside:
-                left = np.full(THREADS, VECTOR)
-            else:
-                left = (
-                    np.where(at < o.depth, o.rows - row, 0) if o.mn_major else np.where(row < o.rows, o.depth - at, 0)
-                )
-                left = np.where(at < end_k, left, 0)
-            is_there = along < left[:, None]
-            rows = row[:, None] + (along if o.mn_major else 0)
-            ks = at[:, None] + (0 if o.mn_major else along)
-            distance = base + rows * o.row_stride + ks * o.k_stride
-            read.append(distance[is_there])
-            takes = np.full(THREADS, True) if is_inside else stores & (at < end_k)
-            to = matrix * o.matrix_pitch + (ks * o.pitch + rows if o.mn_major else rows * o.pitch + ks)
-            assert not (to[takes, 0] % VECTOR).any()  # a vector of a plane is written at once
-            written.append(to[takes].ravel())
-            numbers.append(np.where(is_there, distance + 1, 0)[takes].ravel())
-    if not read:
-        return np.zeros(0, dtype=np.int64)  # a slab that is all past the end
-    to = np.concatenate(written)
+    # By batches, their steps, threads, and the elements of a vector. A slab that is all past the end has no batch.
+    batch_k = np.arange(first_k, end_k, batch_depth)[:, None, None]
+    is_inside = (first_row + strip.rows <= o.rows) & (batch_k + batch_depth <= min(o.depth, end_k))
+    at = batch_k + np.arange(AT_ONCE)[:, None] * strip.step + own_k
+    left = np.where(at < o.depth, o.rows - row, 0) if o.mn_major else np.where(row < o.rows, o.depth - at, 0)
+    left = np.where(is_inside, VECTOR, np.where(at < end_k, left, 0))
+    is_there = along < left[..., None]
+    rows = row[:, None] + (along if o.mn_major else 0)
+    ks = at[..., None] + (0 if o.mn_major else along)
+    distance = base + rows * o.row_stride + ks * o.k_stride
+    takes = is_inside | (stores & (at < end_k))
+    to = matrix * o.matrix_pitch + (ks * o.pitch + rows if o.mn_major else rows * o.pitch + ks)
+    assert not (to[takes][:, 0] % VECTOR).any()  # a vector of a plane is written at once
+    numbers = np.where(is_there, distance + 1, 0)[takes]
     for plane in range(o.stored):
-        there = to + plane * (o.plane_depth * o.pitch if o.mn_major else o.plane_depth)
+        there = to[takes] + plane * (o.plane_depth * o.pitch if o.mn_major else o.plane_depth)
         np.add.at(memory.writes, there, 1)
-        memory.planes[there] = np.concatenate(numbers)
-    return np.concatenate(read)
+        memory.planes[there] = numbers
+    return distance[is_there]
 
 
 # Rows and K: fewer than a strip, than a vector and than a step; ends of all kinds; and long enough for slabs.
@@ -976,14 +968,17 @@ def test_every_census_is_of_one_slab_and_slabs_have_their_censuses_in_turn() -> 
 # What ptxas makes of it.
 
 
-def assert_nothing_spills(stage: Stage, folder: Path) -> Counter[str]:
-    """And ptxas has no complaints. The instructions of the kernel."""
-    assert complaints(built(stage.kernel)[1]) == []
-    return assert_registers_suffice(stage, folder)
+def assert_nothing_spills(*stages: Stage) -> list[Counter[str]]:
+    """And ptxas has no complaints. The instructions of the kernels."""
+    read = instructions_of_each([stage.kernel for stage in stages])
+    for stage, found in zip(stages, read, strict=True):
+        assert complaints(built(stage.kernel)[1]) == []
+        assert_registers_suffice(stage, found)
+    return read
 
 
-def assert_registers_suffice(stage: Stage, folder: Path) -> Counter[str]:
-    """And the grid waits for its predecessor. The instructions of the kernel."""
+def assert_registers_suffice(stage: Stage, found: Counter[str]) -> None:
+    """And the grid waits for its predecessor."""
     _, log = built(stage.kernel)
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
     used = re.search(r"Used (\d+) registers", log)
@@ -992,10 +987,8 @@ def assert_registers_suffice(stage: Stage, folder: Path) -> Counter[str]:
     assert int(used[1]) * stage.threads * c.get("blocks_per_sm", 1) <= H200.registers_per_sm
     if stage.kernel.entry == "sm90":
         assert c["producer_registers"] <= int(used[1]) <= c["consumer_registers"]
-    found = instructions(stage.kernel, folder)
     assert total(found, r"(LDL|STL)\b.*") == 0
     assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
-    return found
 
 
 @dataclass(frozen=True)
@@ -1043,9 +1036,19 @@ def cases() -> list[Case]:
 CASES = cases()
 
 
+def wide_tile(case: Case) -> tuple[int, int]:
+    return case.tile[0], min(case.tile[1], sm90._WIDEST_OF_WIDE)
+
+
+# Most tiles are narrower in the wide launch, and then the same: one of each tile, layout, accuracy and depth will do.
+CASES_OF_WIDE = list({(wide_tile(case), case.layout, case.accuracy, case.depth): case for case in CASES}.values())
+
+
 def test_the_cases_have_all_tiles_and_layouts() -> None:
     assert {case.tile for case in CASES if case.depth > TILE_K} >= set(sm90.PROMOTED_TILES)
-    assert {case.layout for case in CASES} == set(LAYOUTS)
+    assert {case.layout for case in CASES} == {case.layout for case in CASES_OF_WIDE} == set(LAYOUTS)
+    assert {wide_tile(case) for case in CASES} == {wide_tile(case) for case in CASES_OF_WIDE}
+    assert {case.cluster for case in CASES_OF_WIDE} == {1, 2}
     assert {case.cluster for case in CASES} == {1, 2}
     assert {constants(case.plan.product.kernel)["b_stays"] for case in CASES} == {False, True}
     kernels = [constants(case.plan.product.kernel) for case in CASES]
@@ -1054,11 +1057,15 @@ def test_the_cases_have_all_tiles_and_layouts() -> None:
     assert {c["batch_rank"] for c in kernels} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["ordinary", "wide"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_products_of_planes_do_not_spill_and_use_the_tensor_cores(case: Case, wide: bool, tmp_path: Path) -> None:
-    stage = case.plan.stages[3 if wide else 1]
-    found = assert_nothing_spills(stage, tmp_path)
+def test_products_of_planes_do_not_spill_and_use_the_tensor_cores(case: Case) -> None:
+    ordinary, wide = case.plan.stages[1:4:2]
+    stages = [ordinary, wide] if case in CASES_OF_WIDE else [ordinary]
+    for stage, found in zip(stages, assert_nothing_spills(*stages), strict=True):
+        assert_uses_the_tensor_cores(case, stage, found, wide=stage is wide)
+
+
+def assert_uses_the_tensor_cores(case: Case, stage: Stage, found: Counter[str], wide: bool) -> None:
     c = constants(stage.kernel)
     products = rf"HGMMA\.64x{c['tile_n']}x16\.F32" + (r"\.BF16" if wide else "")
     assert total(found, products) > 0
@@ -1141,17 +1148,18 @@ def test_the_raw_cases_have_all_tiles_and_layouts() -> None:
 
 
 @pytest.mark.parametrize("case", RAW_CASES, ids=str)
-def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase, tmp_path: Path) -> None:
+def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase) -> None:
     """And nothing writes to a register that a product under way may still read."""
     stage = case.stage
-    found = assert_registers_suffice(stage, tmp_path)
+    text = disassembled(stage.kernel)
+    found = instructions_in(text)
+    assert_registers_suffice(stage, found)
     c = constants(stage.kernel)
     assert c["a_is_raw"]
     assert c["a_mn_major"] == (case.layout[0] == "t")
     products = rf"HGMMA\.64x{c['tile_n']}x16\.F32" + (r"\.BF16" if case.wide else "")
     assert total(found, products) > 0
     assert total(found, products) == total(found, r"HGMMA.*")
-    text = disassembled(stage.kernel, tmp_path)
     assert products_of_registers(text) == total(found, products)
     assert overwritten_operands(text) == []
     if not case.wide:
@@ -1165,10 +1173,10 @@ def test_raw_products_do_not_spill_and_have_a_in_registers(case: RawCase, tmp_pa
 
 
 @pytest.mark.parametrize("case", RAW_CASES, ids=str)
-def test_raw_products_do_not_wait_for_each_other(case: RawCase, tmp_path: Path) -> None:
+def test_raw_products_do_not_wait_for_each_other(case: RawCase) -> None:
     kernel = case.stage.kernel
     assert complaints(built(kernel)[1]) == []
-    found = instructions(kernel, tmp_path)
+    found = instructions_in(disassembled(kernel))
     # All products of a part, or of a whole step, are under way together.
     assert 3 * total(found, r"WARPGROUP\.DEPBAR.*") <= total(found, r"HGMMA.*")
 
@@ -1185,37 +1193,36 @@ KINDS = {
 KINDS_OF_SPLITS = [((False, 0), (True, 1)), ((True, 2), (False, 1)), ((True, 0), (False, 2))]
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["ordinary", "wide"])
 @pytest.mark.parametrize("kinds", KINDS_OF_SPLITS, ids=str)
-def test_splits_of_every_kind_do_not_spill(kinds: tuple[tuple[bool, int], ...], wide: bool, tmp_path: Path) -> None:
+def test_splits_of_every_kind_do_not_spill(kinds: tuple[tuple[bool, int], ...]) -> None:
     assert {kind for each in KINDS_OF_SPLITS for kind in each} == KINDS.keys()
     a, b = (KINDS[kind] for kind in kinds)
-    stage = planned(Problem.of(a, b.T), sm90.Configuration(64, 64)).stages[2 if wide else 0]
-    c = constants(stage.kernel)
-    assert tuple((c[f"{x}_mn_major"], c[f"{x}_access"]) for x in "ab") == kinds
-    found = assert_nothing_spills(stage, tmp_path)
-    assert (total(found, r"LDG\.E\.128.*") > 0) == any(access == 0 for _, access in kinds)
-    assert total(found, r"STG\.E\.64.*") > 0
+    ordinary_and_wide = planned(Problem.of(a, b.T), sm90.Configuration(64, 64)).stages[:4:2]
+    for stage, found in zip(ordinary_and_wide, assert_nothing_spills(*ordinary_and_wide), strict=True):
+        c = constants(stage.kernel)
+        assert tuple((c[f"{x}_mn_major"], c[f"{x}_access"]) for x in "ab") == kinds
+        assert (total(found, r"LDG\.E\.128.*") > 0) == any(access == 0 for _, access in kinds)
+        assert total(found, r"STG\.E\.64.*") > 0
 
 
-@pytest.mark.parametrize("index", [0, 2], ids=["ordinary", "wide"])
 @pytest.mark.parametrize(("layout", "splits"), [("n", 3), ("t", 1)])
-def test_splits_for_raw_operands_do_not_spill(layout: str, splits: int, index: int, tmp_path: Path) -> None:
+def test_splits_for_raw_operands_do_not_spill(layout: str, splits: int) -> None:
     problem = Problem.of(laid_out(3, 400, 1024, layout=layout), meta(1024, 20))
-    stage = planned(problem, sm90.Configuration(64, 32, splits=splits, raw=True)).stages[index]
-    c = constants(stage.kernel)
-    assert (c["a_is_raw"], c["a_mn_major"], c["a_parts"]) == (True, layout == "t", splits)
-    assert_nothing_spills(stage, tmp_path)
+    ordinary_and_wide = planned(problem, sm90.Configuration(64, 32, splits=splits, raw=True)).stages[:4:2]
+    for stage in ordinary_and_wide:
+        c = constants(stage.kernel)
+        assert (c["a_is_raw"], c["a_mn_major"], c["a_parts"]) == (True, layout == "t", splits)
+    assert_nothing_spills(*ordinary_and_wide)
 
 
-@pytest.mark.parametrize("index", [0, 2], ids=["ordinary", "wide"])
 @pytest.mark.parametrize("accuracy", ACCURACIES)
-def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy, index: int, tmp_path: Path) -> None:
+def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy) -> None:
     problem = Problem.of(meta(3, 1, 4, 70000), meta(2, 70000, 5), accuracy=accuracy)
-    stage = planned(problem, sm90.Configuration(64, 16)).stages[index]
-    c = constants(stage.kernel)
-    assert (c["a_slabs"] > 1, c["b_slabs"] > 1, c["batch_rank"]) == (True, True, 2)
-    assert_nothing_spills(stage, tmp_path)
+    ordinary_and_wide = planned(problem, sm90.Configuration(64, 16)).stages[:4:2]
+    for stage in ordinary_and_wide:
+        c = constants(stage.kernel)
+        assert (c["a_slabs"] > 1, c["b_slabs"] > 1, c["batch_rank"]) == (True, True, 2)
+    assert_nothing_spills(*ordinary_and_wide)
 
 
 # What is chosen.

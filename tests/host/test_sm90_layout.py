@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -228,8 +228,7 @@ def realign(stage: Stage, buffers: dict[str, Memory]) -> None:
             workspace.write(np.arange(to, to + count), bits)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     m: int
     n: int
     split: int
@@ -405,11 +404,12 @@ class Product:
     def _store_vectors(self, lines: Bits, start: int, first_line: int, first_in_line: int) -> None:
         assert self.constants["out_by_warp"]
         vector = 16 // self.out_type.itemsize
-        for line, in_line in itertools.product(range(len(lines)), range(0, lines.shape[1], vector)):
-            if first_line + line < self.line_count and first_in_line + in_line < self.line_length:
-                at = start + line * self.line_stride + in_line
-                assert (self.out_memory.address + at * self.out_type.itemsize) % 16 == 0
-                self.out_memory.write(at + np.arange(vector), lines[line, in_line : in_line + vector])
+        count = max(min(len(lines), self.line_count - first_line), 0)
+        vectors = max(min(lines.shape[1] // vector, -(-(self.line_length - first_in_line) // vector)), 0)
+        at = start + np.arange(count)[:, None] * self.line_stride + np.arange(vectors) * vector
+        assert not ((self.out_memory.address + at * self.out_type.itemsize) % 16).any()
+        elements = at[:, :, None] + np.arange(vector)
+        self.out_memory.write(elements.reshape(count, vectors * vector), lines[:count, : vectors * vector])
 
     def _store_lines(self, lines: Bits, start: int, first_line: int, in_line: int) -> None:
         length = lines.shape[1]
@@ -417,16 +417,24 @@ class Product:
         count = min(len(lines), self.line_count - first_line)
         if end <= 0:
             return
-        for line in lines_in_turn(len(lines), 1 if self.constants["out_by_warp"] else 4):
-            if line >= count:
-                continue
-            at = start + line * self.line_stride
-            if self.out_type.itemsize == 4:
-                self.out_memory.write(at + np.arange(end), lines[line, :end])
-            else:
-                alone = (self.out_memory.address + at * 2) // 2 % 2
-                to, source = map(np.array, zip(*stored_by_lanes(length, end, alone), strict=True))
-                self.out_memory.write(at + to, lines[line, source])
+        turns = np.array(lines_in_turn(len(lines), 1 if self.constants["out_by_warp"] else 4))
+        turns = turns[turns < count]
+        at = start + turns * self.line_stride
+        if self.out_type.itemsize == 4:
+            self.out_memory.write(at[:, None] + np.arange(end), lines[turns, :end])
+            return
+        starts_in_a_word = (self.out_memory.address + at * 2) // 2 % 2
+        for alone in (0, 1):
+            to, source = places_of_lanes(length, end, alone)
+            own = starts_in_a_word == alone
+            self.out_memory.write(at[own, None] + to, lines[turns[own, None], source])
+
+
+@cache
+def places_of_lanes(length: int, end: int, alone: int) -> tuple[Indices, Indices]:
+    """Where the elements of a line go, and which ones these are."""
+    to, source = zip(*stored_by_lanes(length, end, alone), strict=True)
+    return np.array(to), np.array(source)
 
 
 @cache

@@ -1,20 +1,52 @@
 """What ptxas makes of a kernel, for the tests of the machine code."""
 
+import hashlib
 import importlib.metadata
+import os
+import pickle
 import re
+import struct
 import subprocess
+import tempfile
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from tilesmith.jit import compiler, source
 from tilesmith.plan import Kernel
+
+# A folder of one run of the tests, in which its processes leave each other what takes long to make.
+SHARED_FOLDER = "TILESMITH_TESTS_SHARED_FOLDER"
+
+
+def _made_once(make: Callable[[Kernel], Any], kernel: Kernel) -> Any:
+    """What is made of a kernel: by whichever process of the run needs it first."""
+    text = source.render(kernel)
+    folder = os.environ.get(SHARED_FOLDER)
+    if folder is None:
+        return make(kernel)
+    path = Path(folder, f"{make.__name__}-{hashlib.sha256(text.encode()).hexdigest()}")
+    if path.exists():
+        return pickle.loads(path.read_bytes())
+    made = make(kernel)
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(pickle.dumps(made))
+    os.replace(file.name, path)
+    return made
 
 
 @cache
 def built(kernel: Kernel) -> tuple[bytes, str]:
     """The cubin for Hopper, and what ptxas says of it."""
+    return _made_once(_build, kernel)  # type: ignore[no-any-return]
+
+
+def _build(kernel: Kernel) -> tuple[bytes, str]:
     return compiler._compile(source.render(kernel), "sm_90a", "--ptxas-options=-v")
 
 
@@ -27,19 +59,60 @@ def complaints(log: str) -> list[str]:
     return [line for line in log.splitlines() if line.strip() and not re.fullmatch(expected, line)]
 
 
-def disassembled(kernel: Kernel, folder: Path) -> str:
-    """The machine code as text."""
-    cubin = folder / "kernel.cubin"
-    cubin.write_bytes(built(kernel)[0])
+@cache
+def disassembled(kernel: Kernel) -> str:
+    """The machine code as text, with labels."""
+    return _made_once(_disassemble, kernel)  # type: ignore[no-any-return]
+
+
+def _disassemble(kernel: Kernel) -> str:
+    return _nvdisasm(built(kernel)[0], "-c")
+
+
+def _nvdisasm(content: bytes, *options: str) -> str:
     nvdisasm = importlib.metadata.distribution("nvidia-cuda-nvdisasm").locate_file("nvidia/cu13/bin/nvdisasm")
-    return subprocess.run([str(nvdisasm), "-ndf", "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        command = [str(nvdisasm), "-ndf", *options, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def instructions(kernel: Kernel, folder: Path) -> Counter[str]:
+def instructions(kernel: Kernel) -> Counter[str]:
     """How often each instruction is in the machine code."""
-    found = Counter(each.name for each in _parsed(disassembled(kernel, folder)) if isinstance(each, _Instruction))
-    assert found["EXIT"] > 0
+    (found,) = instructions_of_each([kernel])
     return found
+
+
+def instructions_in(text: str) -> Counter[str]:
+    """How often each instruction is in machine code as text."""
+    return Counter(each.name for each in _parsed(text) if isinstance(each, _Instruction))
+
+
+def instructions_of_each(kernels: Sequence[Kernel]) -> list[Counter[str]]:
+    """How often each instruction is in the machine code of each kernel. Most of nvdisasm's time is its start, which
+    they share: it gets their codes as one."""
+    codes = [_code(built(kernel)[0]) for kernel in kernels]
+    ends = list(accumulate(map(len, codes)))
+    found: list[Counter[str]] = [Counter() for _ in kernels]
+    for each in _parsed(_nvdisasm(b"".join(codes), "--binary", "SM90a")):
+        if isinstance(each, _Instruction):
+            found[bisect_right(ends, each.address)][each.name] += 1
+    assert all(each["EXIT"] > 0 for each in found)
+    return found
+
+
+def _code(cubin: bytes) -> bytes:
+    """What a cubin, which is an ELF file, has in its sections of machine code."""
+    (headers,) = struct.unpack_from("<Q", cubin, 40)
+    size, count, of_names = struct.unpack_from("<3H", cubin, 58)
+    sections = [struct.unpack_from("<2I4Q", cubin, headers + i * size) for i in range(count)]
+    names_at = sections[of_names][4]
+    return b"".join(
+        cubin[offset : offset + length]
+        for name, _, _, _, offset, length in sections
+        if cubin.startswith(b".text.", names_at + name)
+    )
 
 
 def total(found: Counter[str], pattern: str) -> int:
@@ -51,6 +124,7 @@ def total(found: Counter[str], pattern: str) -> int:
 
 @dataclass(frozen=True)
 class _Instruction:
+    address: int
     text: str
     predicated: bool
     name: str
@@ -73,10 +147,11 @@ def _parsed(text: str) -> list[_Instruction | _Label]:
     for line in text.splitlines():
         if label := re.match(r"(\.\w+):", line):
             found.append(_Label(label[1]))
-        elif code := re.match(r"\s+/\*[0-9a-f]+\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", line):
-            predicate, name, operands = code.groups()
+        elif code := re.match(r"\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", line):
+            address, predicate, name, operands = code.groups()
             words = tuple(word.strip() for word in operands.split(","))
-            found.append(_Instruction(f"{predicate or ''}{name} {operands}".strip(), bool(predicate), name, words))
+            whole = f"{predicate or ''}{name} {operands}".strip()
+            found.append(_Instruction(int(address, 16), whole, bool(predicate), name, words))
     return found
 
 
