@@ -66,6 +66,7 @@ def test_it_is_chosen_for_a_matrix_by_a_vector_whichever_comes_first() -> None:
     assert choose(Problem.of(matrix, vector), H200).name == "dot"
     assert choose(Problem.of(vector, matrix.T), H200).name == "dot"
     assert choose(Problem.of(vector, matrix), H200).name != "dot"  # lines across K
+    assert choose(Problem.of(matrix[:, :1000], vector[:1000]), H200).name == "thin"  # lines too short for its blocks
 
 
 @pytest.mark.parametrize(

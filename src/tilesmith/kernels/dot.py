@@ -29,9 +29,10 @@ _LEAST_STEPS: Final = 4  # of a block along K
 _MOST_PARTS: Final = 64
 
 # Clocks, and bytes a clock.
-_START: Final = 8800.0
+_START: Final = 6800.0
 _REDUCE: Final = 3500.0
-_READ: Final = 2450.0
+_READ: Final = 2620.0
+_STEPS_OF_A_BLOCK: Final = 0.6  # along K, in which the start and the end of a block could have read
 
 
 def rejects(problem: Problem, device: Device) -> str | None:
@@ -137,5 +138,8 @@ def _parts(problem: Problem, device: Device) -> int:
 
 def _cycles(problem: Problem, device: Device) -> float:
     """Clocks of an oriented problem."""
-    reading = 4 * problem.k * (problem.n + math.ceil(problem.n / _lines(problem)) / 4) / _READ
-    return _START + reading + (_REDUCE if _parts(problem, device) > 1 else 0.0)
+    parts, step = _parts(problem, device), _VECTOR * _threads(problem)
+    share = math.ceil(problem.k / parts)
+    steps = math.ceil(share / step) + _STEPS_OF_A_BLOCK
+    reading = 4 * problem.k * problem.n / _READ * steps * step / share
+    return _START + reading + (_REDUCE if parts > 1 else 0.0)
