@@ -3,7 +3,6 @@
 import itertools
 import re
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,7 +86,7 @@ def test_what_it_rejects(a: tuple[int, ...], b: tuple[int, ...], word: str) -> N
 @pytest.mark.parametrize(("lines", "k"), [(2048, 1048576), (5, 100)])
 @pytest.mark.parametrize(("aligned", "vector_stride"), [(True, 1), (False, 1), (True, 2)])
 def test_the_machine_code_reads_vectors_and_does_not_spill(
-    lines: int, k: int, aligned: bool, vector_stride: int, tmp_path: Path
+    lines: int, k: int, aligned: bool, vector_stride: int
 ) -> None:
     stage = planned(lines, k, aligned=aligned, vector_stride=vector_stride).stages[0]
     _, log = built(stage.kernel)
@@ -96,7 +95,7 @@ def test_the_machine_code_reads_vectors_and_does_not_spill(
     used = re.search(r"Used (\d+) registers", log)
     assert used is not None
     assert 2 * stage.threads * int(used[1]) <= H200.registers_per_sm
-    found = instructions(stage.kernel, tmp_path)
+    found = instructions(stage.kernel)
     assert (total(found, r"LDG\.E\.128.*") > 0) == (aligned or vector_stride == 1)
     assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
 
