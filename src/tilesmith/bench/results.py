@@ -1,0 +1,222 @@
+"""What a benchmark measured: a frozen value that goes to JSON and comes back, and the numbers that follow from it.
+
+Whatever is shown, in the terminal, on a page or in a comparison, is computed here from the samples.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+FORMAT: Final = 1  # of the JSON; a reader of another one refuses
+OURS: Final = "ours"
+TORCH: Final = "torch"
+AGAIN: Final = "torch again"  # the same call under another name: how far apart two times of one thing are
+
+Change = Literal["faster", "slower", "same"]
+Bound = Literal["compute", "memory"]
+
+_CONFIDENCE: Final = 1.96  # standard deviations: 95%
+_LEAST_CHANGE: Final = 0.01  # a smaller one is not worth a word, however certain it is
+
+
+@dataclass(frozen=True, slots=True)
+class Competitor:
+    """One way to do a product, timed."""
+
+    precision: str  # class: "fp32", "tf32", "fp16", "bf16", "fp64" or "int"
+    samples_ms: tuple[float, ...]  # a round each, in order
+    graph_ms: float | None = None  # the median time of one of many in a CUDA graph, where products are short
+    comp: float | None = None  # errors against float64: see bench/errors.py; None for integers, and where not taken
+    norm: float | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples_ms)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.samples_ms) < 2:
+            return self.median, self.median
+        lower, _, upper = statistics.quantiles(self.samples_ms, n=4, method="inclusive")
+        return lower, upper
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The confidence interval of the median, from the order of the samples alone.
+
+        >>> Competitor("fp32", tuple(range(1, 101))).interval
+        (41, 60)
+        """
+        ordered = sorted(self.samples_ms)
+        count = len(ordered)
+        away = _CONFIDENCE * math.sqrt(count) / 2
+        first = max(math.floor(count / 2 - away), 0)
+        last = min(math.ceil(count / 2 + away) - 1, count - 1)
+        return ordered[first], ordered[max(last, first)]
+
+    @property
+    def uncertainty(self) -> float:
+        """Half of that interval relative to the median."""
+        lower, upper = self.interval
+        return (upper - lower) / 2 / self.median
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The GPU around a measurement, as NVML tells."""
+
+    sm_mhz: tuple[int, int]  # before and after
+    power_watts: float
+    temperature_celsius: int
+    throttled: tuple[str, ...] = ()  # why the clocks were held down, if they were
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One product, and everyone who did it in the same run."""
+
+    suite: str  # "shapes" for those of the command line
+    name: str
+    shape: str  # as a person reads it: "128x(512x1024x2048) a transposed"
+    m: int
+    k: int
+    n: int
+    batch: int
+    a_layout: str
+    b_layout: str
+    dtype: str
+    accuracy: str | None  # of float32
+    why: str
+    plan: str
+    workspace_bytes: int
+    flops: float
+    least_bytes: float  # operands read once, the result written once
+    roofline_ms: float | None  # of our precision class; None where the GPU's peak is not known
+    bound: Bound | None
+    competitors: dict[str, Competitor]
+    state: State | None = None
+
+    @property
+    def ours(self) -> Competitor:
+        return self.competitors[OURS]
+
+    @property
+    def tflops(self) -> float:
+        return self.flops / self.ours.median * 1e-9
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        return self.least_bytes / self.ours.median * 1e-6
+
+    @property
+    def roofline_share(self) -> float | None:
+        return None if self.roofline_ms is None else self.roofline_ms / self.ours.median
+
+    def ratio(self, other: str) -> float:
+        """How many times as long as ours another one takes."""
+        return self.competitors[other].median / self.ours.median
+
+    @property
+    def noise(self) -> float:
+        """How far apart two times of one thing are here: what a change must exceed."""
+        again = self.competitors.get(AGAIN)
+        apart = abs(math.log(again.median / self.competitors[TORCH].median)) if again else 0.0
+        return max(apart, _LEAST_CHANGE)
+
+    def verdict(self, other: str) -> Change:
+        """Whether ours is faster than another one, beyond noise and chance."""
+        return change(self.competitors[other], self.ours, self.noise)
+
+
+def change(old: Competitor, new: Competitor, noise: float) -> Change:
+    """What became of a time: the medians must differ by more than the noise, and their intervals must not meet.
+
+    >>> slow, fast = (Competitor("fp32", tuple(x + i / 1000 for i in range(20))) for x in (1.1, 1.0))
+    >>> change(slow, fast, 0.01), change(fast, slow, 0.01), change(slow, fast, 0.2)
+    ('faster', 'slower', 'same')
+    """
+    by = math.log(old.median / new.median)
+    if by > noise and new.interval[1] < old.interval[0]:
+        return "faster"
+    if by < -noise and new.interval[0] > old.interval[1]:
+        return "slower"
+    return "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where and how a run was made."""
+
+    date: str
+    command: str
+    gpu: str
+    driver: str
+    versions: dict[str, str]  # of tilesmith, torch, CUDA, NVRTC, Python
+    host: str  # its processor
+    l2: Literal["flushed", "warm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A run."""
+
+    environment: Environment
+    entries: tuple[Entry, ...]
+    unfinished: tuple[str, ...] = ()  # what was not measured, and why
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.suite for entry in self.entries))
+
+    @property
+    def opponents(self) -> tuple[str, ...]:
+        """Everyone but us and the second torch, in order."""
+        names = dict.fromkeys(name for entry in self.entries for name in entry.competitors)
+        return tuple(name for name in names if name not in (OURS, AGAIN))
+
+    def mean_ratio(self, suite: str, other: str) -> float | None:
+        """The geometric mean of a suite; None if no entry of it has this opponent."""
+        ratios = [each.ratio(other) for each in self.entries if each.suite == suite and other in each.competitors]
+        return statistics.geometric_mean(ratios) if ratios else None
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps({"format": FORMAT, **_plain(asdict(self))}, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "Results":
+        """ValueError for a file that is none of ours."""
+        try:
+            data = json.loads(path.read_text())
+            if data.pop("format") != FORMAT:
+                raise ValueError("of another version")
+            return cls(
+                environment=Environment(**data["environment"]),
+                entries=tuple(map(_entry, data["entries"])),
+                unfinished=tuple(data["unfinished"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} has no results of tilesmith bench: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(x) for key, x in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _entry(data: dict[str, Any]) -> Entry:
+    competitors = {
+        name: Competitor(**{**each, "samples_ms": tuple(each["samples_ms"])})
+        for name, each in data["competitors"].items()
+    }
+    state = data["state"]
+    if state is not None:
+        state = State(**{**state, "sm_mhz": tuple(state["sm_mhz"]), "throttled": tuple(state["throttled"])})
+    return Entry(**{**data, "competitors": competitors, "state": state})
