@@ -77,10 +77,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     special = *p.verdict == Verdict::special;
   }
   split_operand<Strip<plan::a_source, plan::a_planes, plan::a_mn_major, static_cast<Access>(plan::a_access),
-                      plan::a_rows, plan::a_slabs, plan::a_parts, plan::a_is_raw>>(p.operands[0], shared, special);
+                      plan::a_rows, plan::a_slabs, plan::finds_extents, plan::a_parts, plan::a_is_raw>>(
+      p.operands[0], shared, special);
   if constexpr (plan::operands > 1)
     split_operand<Strip<plan::b_source, plan::b_planes, plan::b_mn_major, static_cast<Access>(plan::b_access),
-                        plan::b_rows, plan::b_slabs>>(p.operands[plan::operands - 1], shared, special);
+                        plan::b_rows, plan::b_slabs, plan::finds_extents>>(p.operands[plan::operands - 1], shared,
+                                                                           special);
 }
 
 }  // namespace tilesmith

@@ -24,17 +24,17 @@ struct StripExtents {
 };
 
 // In shared memory, if zeros are skipped: the extents of rows and of columns of a cluster's tiles.
-template <bool any>
+template <bool any, int tiles_m, int tiles_n, int a_strip_rows, int b_strip_rows>
 struct TileExtents {
-  Extent extents_m[plan::extents_m], extents_n[plan::extents_n];
+  Extent extents_m[tiles_m], extents_n[tiles_n];
 
   // All threads of the block together.
   __device__ __forceinline__ void find(const StripExtents& a, const StripExtents& b) {
     constexpr int rows = plan::cluster * plan::tile_m, columns = plan::tile_n;
-    for (int i = threadIdx.x / 32; i < plan::extents_m; i += plan::threads / 32)
-      extents_m[i] = a.of_rows<plan::a_strip_rows, plan::a_slabs>(i * rows, (i + 1) * rows);
-    for (int i = threadIdx.x / 32; i < plan::extents_n; i += plan::threads / 32)
-      extents_n[i] = b.of_rows<plan::b_strip_rows, plan::b_slabs>(i * columns, (i + 1) * columns);
+    for (int i = threadIdx.x / 32; i < tiles_m; i += plan::threads / 32)
+      extents_m[i] = a.of_rows<a_strip_rows, plan::a_slabs>(i * rows, (i + 1) * rows);
+    for (int i = threadIdx.x / 32; i < tiles_n; i += plan::threads / 32)
+      extents_n[i] = b.of_rows<b_strip_rows, plan::b_slabs>(i * columns, (i + 1) * columns);
     __syncthreads();
   }
 
@@ -48,8 +48,8 @@ struct TileExtents {
     return work;
   }
 };
-template <>
-struct TileExtents<false> {
+template <int tiles_m, int tiles_n, int a_strip_rows, int b_strip_rows>
+struct TileExtents<false, tiles_m, tiles_n, a_strip_rows, b_strip_rows> {
   __device__ __forceinline__ void find(const StripExtents&, const StripExtents&) {}
   __device__ __forceinline__ const Schedule::Work& without_zeros(const Schedule::Work& work) const { return work; }
 };

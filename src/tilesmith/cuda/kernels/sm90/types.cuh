@@ -106,11 +106,12 @@ struct Operands {
 struct Barriers {
   Ring ring;
 };
-struct Shared : Operands,
-                StagedResults<ResultStorer::shared_bytes>,
-                Barriers,
-                ColumnScales<scale != Scale::none>,
-                TileExtents<plan::skips_zeros> {};
+struct Shared
+    : Operands,
+      StagedResults<ResultStorer::shared_bytes>,
+      Barriers,
+      ColumnScales<scale != Scale::none>,
+      TileExtents<plan::skips_zeros, plan::extents_m, plan::extents_n, plan::a_strip_rows, plan::b_strip_rows> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 }  // namespace tilesmith

@@ -77,11 +77,11 @@ class Task {
         first,
         [&](unsigned short* to, const Floats& x, int k) {
           split(to, x, factor, tally);
-          if constexpr (plan::finds_extents)
+          if constexpr (Strip::finds_extents)
             extent.note(x, k);
         },
         [&](const Batch& x) { tally.flush(x, undo); });
-    if constexpr (plan::finds_extents)
+    if constexpr (Strip::finds_extents)
       join(extent, shared.extent[parity]);
     if (tally.special)
       atomicMax(&shared.census.beyond, Census::special);
@@ -94,7 +94,7 @@ class Task {
     share(tally.lossy, shared.lossy[parity], sum, add);
     __syncthreads();
     count_rows(shared, parity);
-    if (plan::finds_extents && threadIdx.x == 0)
+    if (Strip::finds_extents && threadIdx.x == 0)
       o_.extents[task_ * Strip::slabs + slab_] = shared.extent[parity];
   }
 
@@ -173,7 +173,7 @@ class Task {
       shared.sample[parity][threadIdx.x] = 0;
       if (threadIdx.x == 0)
         shared.strip_sample[parity] = 0;
-      if (plan::finds_extents && threadIdx.x == 0)
+      if (Strip::finds_extents && threadIdx.x == 0)
         shared.extent[parity] = Extent::none();
     }
   }

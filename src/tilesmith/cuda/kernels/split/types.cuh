@@ -66,14 +66,15 @@ enum class Access {
 // How the threads of a block share a strip of rows.
 //
 // `parts` of K have been counted apart: its slabs, or more of them where the product counts (`for_scales`).
-template <typename Source_, int planes_, bool mn_major_, Access access_, int rows_, int slabs_, int parts_ = slabs_,
-          bool for_scales_ = false>
+template <typename Source_, int planes_, bool mn_major_, Access access_, int rows_, int slabs_, bool finds_extents_,
+          int parts_ = slabs_, bool for_scales_ = false>
 struct Strip {
   using Source = Source_;
   static constexpr int planes = planes_;
   static constexpr bool mn_major = mn_major_;
   static constexpr Access access = access_;
   static constexpr int rows = rows_, slabs = slabs_, parts = parts_;
+  static constexpr bool finds_extents = finds_extents_;
   static constexpr bool for_scales = for_scales_;
   static constexpr int lanes = mn_major ? rows / vector : plan::threads / rows;  // side by side along a line
   static constexpr int lines = plan::threads / lanes;                            // at once
