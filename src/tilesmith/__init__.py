@@ -8,8 +8,9 @@ torch.Size([2, 4])
 from tilesmith.api import matmul, pack, warmup
 from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, UnavailableError
 from tilesmith.packed import Packed
+from tilesmith.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ColdCaptureError",

@@ -90,6 +90,7 @@ class Plan:
     stages: tuple[Stage, ...]
     cycles: float  # what the cost model expects, in clocks of the device
     workspace_bytes: int = 0
+    is_tuned: bool = False  # chosen because it was measured to be the fastest, and not by what it is expected to take
     splits: int = 1  # parts of K that are summed apart; with one, a row of a 16-bit product does not depend on others
     rejections: tuple[Rejection, ...] = ()
 
@@ -101,6 +102,8 @@ class Plan:
 
     @property
     def reason(self) -> str:
+        if self.is_tuned:
+            return f"{self.name} was measured to be the fastest on {self.device.name}"
         return f"{self.name} is expected to take {self.cycles:,.0f} clocks of {self.device.name}, the least of all"
 
     def describe(self) -> str:
