@@ -45,7 +45,6 @@ def test_integers_have_no_opponent(tmp_path: Path) -> None:
 
 
 def test_triton_is_an_opponent(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
     target = tmp_path / "r.json"
     shapes = ["--shape", "256x384x200", "--shape", "64x96x72:nt:2"]
     done = CliRunner().invoke(main, ["bench", *shapes, "--against", "triton", "--json", str(target)])
