@@ -129,6 +129,7 @@ class TestTuning:
 
         monkeypatch.setattr(tuning.timing, "interleaved", interleaved)
         monkeypatch.setattr(tuning, "prepare", prepare)
+        monkeypatch.setattr(tuning.cache, "cubin", lambda text, arch: b"")
         monkeypatch.setattr(tuning, "_operand", lambda problem, matrix: torch.empty(0))
         monkeypatch.setattr(tuning.devices, "installed", lambda index: H200)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

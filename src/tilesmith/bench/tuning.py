@@ -12,6 +12,7 @@ import torch
 from tilesmith import device as devices
 from tilesmith.bench import timing
 from tilesmith.bench.suites import random_tensor
+from tilesmith.jit import cache, source
 from tilesmith.kernels.family import Candidate
 from tilesmith.planner import candidates
 from tilesmith.prepared import Prepared, prepare
@@ -63,12 +64,13 @@ def tune(problem: Problem, within: float) -> Tuned:
 
 
 def _prepared(tried: Sequence[Candidate], index: int) -> dict[str, Prepared]:
-    def one(candidate: Candidate) -> Prepared:
-        with torch.cuda.device(index):
-            return prepare(candidate.plan(), index)
-
+    """The candidates, ready. Their kernels are compiled into the cache at the same time; loading them takes turns."""
+    plans = {candidate.name: candidate.plan() for candidate in tried}
+    kernels = dict.fromkeys(stage.kernel for plan in plans.values() for stage in plan.stages)
+    arch = devices.installed(index).arch
     with ThreadPoolExecutor(_COMPILERS) as pool:
-        return dict(zip((each.name for each in tried), pool.map(one, tried), strict=True))
+        list(pool.map(lambda kernel: cache.cubin(source.render(kernel), arch), kernels))
+    return {name: prepare(plan, index) for name, plan in plans.items()}
 
 
 def _medians(calls: dict[str, partial[torch.Tensor]], rounds: int) -> dict[str, float]:
