@@ -299,7 +299,7 @@ def test_the_cheapest_candidate_wins_and_all_others_are_listed(device: Device) -
 def test_a_plan_names_each_other_family_on_other_gpus_too() -> None:
     plan = choose(Problem.of(meta(64, 64), meta(64, 64)), KNOWN_GPUS["a100"])
     assert "sm90" in {rejection.candidate for rejection in plan.rejections}
-    assert {family.name for family in FAMILIES} == {"sm90", "thin", "exact", "simt"}
+    assert {family.name for family in FAMILIES} == {"sm90", "dot", "thin", "exact", "simt"}
 
 
 def test_unsuited_says_why() -> None:
