@@ -16,7 +16,7 @@ _BANDWIDTH: Final = 4.8e12
 _PEAKS: Final = {"bf16": 989e12, "fp16": 989e12, "fp32": 330e12, "fp64": 67e12}
 _CLASSES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "int8": "int"}
 _BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int8": 1}
-_NORMS: Final = {"bfloat16": 1.7e-3, "float16": 2.1e-4, "float32": 1.1e-6, "float64": 2.0e-15}
+_NORMS: Final = {"bfloat16": 1.7e-3, "float16": 2.1e-4, "float32": 1.1e-6}
 _IN_TF32: Final = "torch tf32"
 
 

@@ -125,7 +125,7 @@ def _compared(old: Entry, new: Entry, drifts: dict[str, float], scatter: float) 
         found = "same"
     return Compared(
         suite=new.suite,
-        product=_product(new),
+        product=f"{new.shape} {new.kind}",
         old_ms=old.ours.median,
         new_ms=new.ours.median,
         time=math.exp(longer),
@@ -139,7 +139,7 @@ def _compared(old: Entry, new: Entry, drifts: dict[str, float], scatter: float) 
 def _yardstick(old: Entry, new: Entry, drifts: dict[str, float]) -> float:
     if _has_torch(old, new):
         return _torchs_change(old, new)
-    return drifts.get(_kind(new), statistics.median(drifts.values()))
+    return drifts.get(_bound(new), statistics.median(drifts.values()))
 
 
 def _torchs_times(pairs: list[tuple[Entry, Entry]]) -> tuple[dict[str, float], float]:
@@ -149,7 +149,7 @@ def _torchs_times(pairs: list[tuple[Entry, Entry]]) -> tuple[dict[str, float], f
     changes: dict[str, list[float]] = {}
     for old, new in pairs:
         if _has_torch(old, new):
-            changes.setdefault(_kind(new), []).append(_torchs_change(old, new))
+            changes.setdefault(_bound(new), []).append(_torchs_change(old, new))
     drifts = {kind: statistics.median(values) for kind, values in changes.items()}
     apart = [abs(value - drifts[kind]) for kind, values in changes.items() for value in values]
     return drifts, _NORMAL * statistics.median(apart) if apart else 0.0
@@ -163,7 +163,7 @@ def _torchs_change(old: Entry, new: Entry) -> float:
     return math.log(new.competitors[TORCH].median / old.competitors[TORCH].median)
 
 
-def _kind(entry: Entry) -> str:
+def _bound(entry: Entry) -> str:
     return "of unknown bound" if entry.bound is None else f"bound by {entry.bound}"
 
 
@@ -171,12 +171,8 @@ def _by_key(results: Results) -> dict[_Key, Entry]:
     return {(entry.suite, entry.shape, entry.dtype, entry.accuracy): entry for entry in results.entries}
 
 
-def _product(entry: Entry) -> str:
-    return " ".join([entry.shape, entry.dtype, *([f"({entry.accuracy})"] if entry.accuracy else [])])
-
-
 def _label(entry: Entry) -> str:
-    return f"{entry.suite}: {_product(entry)}"
+    return f"{entry.suite}: {entry.shape} {entry.kind}"
 
 
 def _same_torch(old: Results, new: Results) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 FORMAT: Final = 1  # of the JSON; a reader of another one refuses
 OURS: Final = "ours"
 TORCH: Final = "torch"
+FLOAT32_FLOOR: Final = 3e-7  # an error in norm that float32 may have even where torch's is smaller
 AGAIN: Final = "torch again"  # the same call under another name: how far apart two times of one thing are
 
 Change = Literal["faster", "slower", "same"]
@@ -106,6 +107,11 @@ class Entry:
         return self.competitors[OURS]
 
     @property
+    def kind(self) -> str:
+        """The type, and for float32 how exact it must be."""
+        return f"{self.dtype} ({self.accuracy})" if self.accuracy else self.dtype
+
+    @property
     def opponents(self) -> tuple[str, ...]:
         """Everyone but us and the second torch, in order."""
         return tuple(name for name in self.competitors if name not in (OURS, AGAIN))
@@ -130,6 +136,13 @@ class Entry:
     def ratio(self, other: str) -> float:
         """How many times as long as ours another one takes."""
         return self.competitors[other].median / self.ours.median
+
+    def norms(self, other: str) -> tuple[float, float] | None:
+        """Another's error and ours; None unless both are positive numbers, which have a logarithm."""
+        theirs, ours = self.competitors[other].norm, self.ours.norm
+        if theirs is None or ours is None or not (0 < theirs < math.inf and 0 < ours < math.inf):
+            return None
+        return theirs, ours
 
     def ratio_interval(self, other: str) -> tuple[float, float]:
         """Where the ratio lies if both medians lie in their intervals."""
