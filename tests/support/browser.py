@@ -1,4 +1,7 @@
-"""A headless Chromium, driven by the DevTools protocol over two pipes: no package, no port."""
+"""A headless Chromium, driven by the DevTools protocol over two pipes: no package, no port.
+
+As a program: exits with 1 if there is no Chromium.
+"""
 
 import base64
 import json
@@ -6,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +19,14 @@ from typing import Any, Final
 
 _NAMES: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE: Final = 60.0  # seconds until an answer must be there; CI machines are slow
+
+# Chromium reads commands from descriptor 3 and answers on 4.
+_START: Final = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -100,6 +112,11 @@ class Browser:
             self.complaints.append(json.dumps(about["args"]))
 
 
+def installed() -> str | None:
+    """The program, if there is one."""
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
 @contextmanager
 def headless() -> Iterator[Browser]:
     """A browser with a profile of its own, which ends with the block."""
@@ -110,16 +127,13 @@ def headless() -> Iterator[Browser]:
     read_commands, commands = os.pipe()
     answers, write_answers = os.pipe()
     with tempfile.TemporaryDirectory(prefix="tilesmith-browser-", ignore_cleanup_errors=True) as profile:
-        # Chromium reads commands from descriptor 3 and answers on 4.
         arguments = [
-            *("sh", "-c", f'exec "$@" 3<&{read_commands} 4>&{write_answers}', "sh"),
+            *(sys.executable, "-S", "-c", _START, str(read_commands), str(write_answers)),
             *(program, "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}"),
             *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
             *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
         ]
-        process = subprocess.Popen(
-            arguments, pass_fds=(read_commands, write_answers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(arguments, pass_fds=(read_commands, write_answers))
         os.close(read_commands)
         os.close(write_answers)
         try:
@@ -132,3 +146,7 @@ def headless() -> Iterator[Browser]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(0 if installed() else 1)

@@ -7,7 +7,12 @@ from typing import Final
 
 _FEW: Final = 3  # labels at least, if the axis is to be read
 _APART: Final = 0.1  # of the axis between two of them: less, and they meet on a phone
-_STEPS: Final = ((1.0,), (2.0, 5.0), (1.25, 1.5, 3.0, 4.0, 6.0, 8.0), (1.1, 7.0, 9.0))  # the roundest first
+_STEPS: Final = (  # the roundest first
+    (1.0,),
+    (2.0, 5.0),
+    (1.25, 1.5, 3.0, 4.0, 6.0, 8.0),
+    tuple(tenths / 10 for tenths in range(10, 100)),
+)
 
 
 @dataclass(frozen=True, slots=True)

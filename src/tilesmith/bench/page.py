@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib import resources
 from string import Template
+from typing import Final
 
 from tilesmith.bench import page_plots, svg
 from tilesmith.bench.markup import Markup, element, joined
 from tilesmith.bench.page_table import SIGNS, table
 from tilesmith.bench.results import Change, Environment, Results
+
+_BLANK: Final = "\u00a0"  # keeps its line, where nothing is to be shown
 
 
 def page(results: Results) -> str:
@@ -76,7 +79,14 @@ def _summary(results: Results) -> Markup:
     head = element(
         "tr",
         element("th", "suite", scope="col"),
-        *(element("th", f"against {other}", scope="col", class_="number") for other in results.opponents),
+        *(
+            element(
+                "th",
+                f"against {other}",
+                scope="col",
+            )
+            for other in results.opponents
+        ),
     )
     body = (
         element(
@@ -92,14 +102,15 @@ def _summary(results: Results) -> Markup:
 def _summary_cell(results: Results, suite: str, other: str) -> Markup:
     mean = results.mean_ratio(suite, other)
     if mean is None:
-        return element("td", "none", class_="number none")
+        return element("td", "none", class_="none")
     counts = results.verdicts(suite, other)
     tally = (
-        element("span", f"{sign} {counts[kind]}", class_=kind, title=f"{counts[kind]} {kind}")
+        element(
+            "span", f"{sign} {counts[kind]}" if counts[kind] else _BLANK, class_=kind, title=f"{counts[kind]} {kind}"
+        )
         for kind, sign in SIGNS.items()
-        if counts[kind]
     )
-    return element("td", element("b", f"{mean:.3f}"), element("span", *tally, class_="tally"), class_="number")
+    return element("td", element("b", f"{mean:.3f}"), element("span", *tally, class_="tally"))
 
 
 def _environment(environment: Environment) -> Markup:

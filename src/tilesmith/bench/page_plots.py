@@ -7,7 +7,7 @@ from typing import Final
 from tilesmith.bench import svg
 from tilesmith.bench.axis import Axis
 from tilesmith.bench.markup import Markup, element, joined
-from tilesmith.bench.page_table import row_id, verdict
+from tilesmith.bench.page_table import breakable, row_id, verdict
 from tilesmith.bench.results import FLOAT32_FLOOR, Entry, Results
 
 _MARKS: Final = {"bf16": "circle", "fp16": "square", "fp32": "diamond", "tf32": "wedge", "fp64": "triangle"}
@@ -33,23 +33,25 @@ def _one_open(opponents: Iterable[str], content: Callable[[str], Markup | None])
 def _bars_against(results: Results, other: str) -> Markup:
     cards = []
     for suite in results.suites:
-        entries = [(i, e) for i, e in enumerate(results.entries) if e.suite == suite and other in e.competitors]
-        if entries:
-            cards.append(_bars(suite, other, entries))
+        mean = results.mean_ratio(suite, other)
+        if mean is not None:
+            title = element("h3", suite, element("small", f"geometric mean {mean:.3f}"))
+            cards.append(element("section", title, _bars_of(results, suite, other), class_="card"))
     return element("div", *cards, class_="cards")
 
 
-def _bars(suite: str, other: str, entries: list[tuple[int, Entry]]) -> Markup:
+def _bars_of(results: Results, suite: str, other: str) -> Markup:
+    entries = [(i, e) for i, e in enumerate(results.entries) if e.suite == suite and other in e.competitors]
     axis = Axis.around([*_NARROWEST, *(entry.ratio(other) for _, entry in entries)])
     rows = []
     for i, entry in entries:
-        kind, ratio = entry.verdict(other), entry.ratio(other)
+        change, ratio = entry.verdict(other), entry.ratio(other)
         noise = (math.exp(-entry.noise), math.exp(entry.noise))
-        label = element("a", entry.shape, element("small", entry.kind), href=f"#{row_id(i)}", class_="label")
-        drawn = svg.bar(ratio, entry.ratio_interval(other), noise, axis, kind)
-        rows.append(element("li", label, drawn, verdict(ratio, kind)))
+        label = element("a", breakable(entry.shape), element("small", entry.kind), href=f"#{row_id(i)}", class_="label")
+        drawn = svg.bar(ratio, entry.ratio_interval(other), noise, axis, change)
+        rows.append(element("li", label, drawn, verdict(ratio, change)))
     scale = element("li", svg.bar_ticks(axis), class_="scale", aria_hidden="true")
-    return element("section", element("h3", suite), element("ul", *rows, scale, class_="bars"), class_="card")
+    return element("ul", *rows, scale, class_="bars")
 
 
 def roofline(results: Results) -> Markup:
@@ -72,25 +74,19 @@ def roofline(results: Results) -> Markup:
         y_title="TFLOP/s",
         title="Speed against arithmetic intensity, with the rooflines",
     )
-    return joined(plot, _legend(entries))
+    return element("div", plot, _legend(entries), class_="card")
 
 
 def _roofs(peaks: dict[str, float], bandwidth: float | None, x: Axis, y: Axis) -> list[svg.Line]:
     """A level for each peak, from where memory can feed it, and the slope of memory up to the highest of them."""
-    levels: dict[float, list[str]] = {}
-    for precision, peak in peaks.items():
-        levels.setdefault(float(f"{peak:.3g}"), []).append(precision)
     lines = [
         svg.Line(
-            (peak / bandwidth * 1e3 if bandwidth else x.low, peak),
-            (x.high, peak),
-            "roof",
-            f"{', '.join(precisions)}: {peak:g} TFLOP/s",
+            (peak / bandwidth * 1e3 if bandwidth else x.low, peak), (x.high, peak), "roof", f"{precisions}: {peak:g}"
         )
-        for peak, precisions in levels.items()
+        for precisions, peak in peaks.items()
     ]
     if bandwidth:
-        top = min(max(levels, default=y.high), x.high * bandwidth * 1e-3)
+        top = min(max(peaks.values(), default=y.high), x.high * bandwidth * 1e-3)
         bottom = max(y.low, x.low * bandwidth * 1e-3)
         middle = math.sqrt(bottom * top)
         lines += [
@@ -123,7 +119,11 @@ def _errors_against(entries: tuple[Entry, ...], other: str) -> Markup | None:
     has_float32 = any(entry.dtype == "float32" for _, entry, _ in found)
     every_norm = [norm for _, _, both in found for norm in both]
     axis = Axis.around([*every_norm, *([FLOAT32_FLOOR] if has_float32 else [])])
-    lines = [svg.Line((axis.low, axis.low), (axis.high, axis.high), "diagonal", "the same")]
+    upper = axis.low ** (1 / 4) * axis.high ** (3 / 4)
+    lines = [
+        svg.Line((axis.low, axis.low), (axis.high, axis.high), "diagonal"),
+        svg.Line((upper, upper), (upper, upper), "slope", "the same error"),
+    ]
     if has_float32:
         lines.append(svg.Line((axis.low, FLOAT32_FLOOR), (axis.high, FLOAT32_FLOOR), "floor", "floor of float32, 3e-7"))
     plot = svg.scatter(
@@ -144,7 +144,7 @@ def _errors_against(entries: tuple[Entry, ...], other: str) -> Markup | None:
         y_title="our error in norm",
         title=f"Our error against that of {other}",
     )
-    return joined(plot, _legend(entry for _, entry, _ in found))
+    return element("div", plot, _legend(entry for _, entry, _ in found), class_="card narrow")
 
 
 def _mark(entry: Entry) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tilesmith.bench.markup import Markup, element
+from tilesmith.bench.markup import Markup, element, joined
 from tilesmith.bench.results import OURS, Change, Entry, Results
 
 SIGNS: Final[dict[Change, str]] = {"faster": "▲", "same": "=", "slower": "▼"}
@@ -15,6 +15,15 @@ SIGNS: Final[dict[Change, str]] = {"faster": "▲", "same": "=", "slower": "▼"
 def row_id(index: int) -> str:
     """What a link to an entry's row has after its #."""
     return f"entry-{index}"
+
+
+def breakable(shape: str) -> Markup:
+    """A shape that may go on in the next line between its sizes, not within one.
+
+    >>> breakable("16x32")
+    '16x<wbr>32'
+    """
+    return Markup(element("wbr").join(f"{joined(size)}x" for size in shape.split("x")).removesuffix("x"))
 
 
 def verdict(ratio: float, change: Change) -> Markup:
@@ -26,24 +35,28 @@ class _Column:
     heading: str
     cell: Callable[[Entry], Markup]
     note: str = ""  # what the heading means
+    is_number: bool = True
 
 
 def table(results: Results) -> Markup:
     columns = list(_columns(results.opponents))
-    head = element("tr", *(element("th", each.heading, scope="col", title=each.note or None) for each in columns))
+    head = (
+        element("th", each.heading, scope="col", title=each.note or None, class_="number" if each.is_number else None)
+        for each in columns
+    )
     rows = (
         element(
             "tr", *(each.cell(entry) for each in columns), id=row_id(i), data_suite=entry.suite, data_dtype=entry.dtype
         )
         for i, entry in enumerate(results.entries)
     )
-    return element("table", element("thead", head), element("tbody", *rows), id="entries")
+    return element("table", element("thead", element("tr", *head)), element("tbody", *rows), id="entries")
 
 
 def _columns(opponents: tuple[str, ...]) -> Iterable[_Column]:
-    yield _Column("product", _product_cell)
-    yield _Column("type", lambda entry: _text_cell(entry.kind))
-    yield _Column("plan", lambda entry: _text_cell(entry.plan))
+    yield _Column("product", _product_cell, is_number=False)
+    yield _Column("type", lambda entry: element("td", entry.kind), is_number=False)
+    yield _Column("plan", lambda entry: element("td", entry.plan), is_number=False)
     yield _Column("time", _time_cell, "median of ours, and the quartiles")
     yield _Column("TFLOP/s", lambda entry: _number_cell(entry.tflops, f"{entry.tflops:.4g}"))
     yield _Column("GB/s", lambda entry: _number_cell(entry.gigabytes_per_second, f"{entry.gigabytes_per_second:.4g}"))
@@ -58,10 +71,6 @@ def _columns(opponents: tuple[str, ...]) -> Iterable[_Column]:
     yield _Column("clocks", _clocks_cell, "of the SMs before and after, and why they were held down if they were")
 
 
-def _text_cell(text: str) -> Markup:
-    return element("td", text)
-
-
 def _number_cell(value: float | None, text: str, *more: str) -> Markup:
     """A cell that is sorted by its value; one without comes last."""
     if value is None or not math.isfinite(value):
@@ -71,7 +80,7 @@ def _number_cell(value: float | None, text: str, *more: str) -> Markup:
 
 def _product_cell(entry: Entry) -> Markup:
     names = f"{entry.suite}: {entry.name}"
-    return element("th", entry.shape, element("small", names), scope="row", title=entry.why)
+    return element("th", breakable(entry.shape), element("small", names), scope="row", title=entry.why)
 
 
 def _time_cell(entry: Entry) -> Markup:

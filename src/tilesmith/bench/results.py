@@ -214,13 +214,15 @@ class Results:
 
     @property
     def peaks(self) -> dict[str, float]:
-        """TFLOP/s that the rooflines are of, by precision class: of those that have an entry bound by compute."""
-        peaks: dict[str, float] = {}
+        """TFLOP/s that the rooflines are of, by precision class. Classes with the same peak are one, "bf16, fp16";
+        those without an entry that is bound by compute have none."""
+        highest: dict[str, float] = {}
         for entry in self.entries:
             if entry.roofline_ms and entry.bound == "compute":
-                precision = entry.ours.precision
-                peaks[precision] = max(peaks.get(precision, 0.0), entry.flops / entry.roofline_ms * 1e-9)
-        return peaks
+                precision, peak = entry.ours.precision, entry.flops / entry.roofline_ms * 1e-9
+                highest[precision] = max(highest.get(precision, 0.0), float(f"{peak:.3g}"))
+        peaks = sorted(set(highest.values()), reverse=True)
+        return {", ".join(name for name in highest if highest[name] == peak): peak for peak in peaks}
 
     def mean_ratio(self, suite: str, other: str) -> float | None:
         """The geometric mean of a suite; None if no entry of it has this opponent."""

@@ -56,6 +56,7 @@ def scatter(
             line.label,
             x=percent(x.share(line.end[0])),
             y=percent(1 - y.share(line.end[1])),
+            dx="-8" if line.start == line.end else None,
             dy="-6",
             class_=f"label {line.kind}",
         )
