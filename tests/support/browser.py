@@ -120,17 +120,16 @@ def installed() -> str | None:
 @contextmanager
 def headless() -> Iterator[Browser]:
     """A browser with a profile of its own, which ends with the block."""
-    program = next(filter(None, map(shutil.which, _NAMES)), None)
-    assert program, (
-        "no Chromium found; `make browser` as root gets it on Debian: apt-get install chromium-headless-shell"
-    )
+    program = installed()
+    assert program, "there is no Chromium; on Debian: apt-get install chromium-headless-shell (make browser, as root)"
     read_commands, commands = os.pipe()
     answers, write_answers = os.pipe()
     with tempfile.TemporaryDirectory(prefix="tilesmith-browser-", ignore_cleanup_errors=True) as profile:
         arguments = [
             *(sys.executable, "-S", "-c", _START, str(read_commands), str(write_answers)),
             *(program, "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}"),
-            *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+            "--no-sandbox",  # with it, Chromium does not run as root
+            *("--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
             *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
         ]
         process = subprocess.Popen(arguments, pass_fds=(read_commands, write_answers))
