@@ -27,9 +27,10 @@ from tilesmith.errors import UnavailableError
 from tilesmith.jit import compiler, source
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
+from tilesmith.roofline import Peak
 
 _STAND_IN: Final = "h200"  # the GPU that is planned for where there is none
-_CLOCK_HZ: Final = 1.98e9  # its highest clock
+_CLOCK_HZ: Final = Peak.known(_STAND_IN).clock_hz
 _REDUCED: Final = 96  # the largest size of the small shapes
 _ROUNDINGS: Final = 2  # an error may be this many times what K roundings add up to
 _ERRORS: Final = "as the largest of all elements relative to |A| |B|, then as a relative norm"
