@@ -23,7 +23,8 @@ def choose(problem: Problem, device: Device) -> Plan:
     for candidate in legal:
         if candidate is not best:
             more = candidate.cycles / best.cycles
-            rejections.append(Rejection(candidate.name, f"expected to take {more:.2f} times as long"))
+            reason = f"expected to take {more:.2f} times as long"
+            rejections.append(Rejection(candidate.name, reason, candidate.cycles))
     return replace(best.plan(), rejections=tuple(rejections))
 
 
