@@ -109,11 +109,12 @@ class Tiling:
 
     rows: int  # of a tile
     columns: int
-    workers: str  # who has a share of the tile: warpgroups, warps or threads
+    workers: str  # who has a share of the tile: warpgroups or warps
     worker_rows: int  # of a worker's share
     worker_columns: int
     units: int  # tiles of all matrices and all parts of K, those included that only fill a cluster
     units_at_once: int  # that the GPU has room for
+    parts_of_k: int = 1  # that blocks of their own sum
     worker_sets: int = 1  # that have the same shares, and divide K
     loaders: int = 0  # more warpgroups, which only load
     transposed: bool = False  # it is the transposed output that is cut

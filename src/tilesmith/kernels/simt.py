@@ -32,6 +32,7 @@ _CUDA_TYPES: Final[dict[torch.dtype, tuple[str, str, int]]] = {
     torch.int64: ("long long", "unsigned long long", 8),
 }
 
+_LANES: Final = (4, 8)  # lanes_m and lanes_n in simt.cu
 _BAND: Final = 8  # tile rows that share a band of the raster
 _MAX_GRID_YZ: Final = 65535
 _INT_MAX: Final = 2**31 - 1
@@ -187,9 +188,9 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
         tiling=Tiling(
             rows=tile.m,
             columns=tile.n,
-            workers="threads",
-            worker_rows=tile.thread_m,
-            worker_columns=tile.thread_n,
+            workers="warps",
+            worker_rows=_LANES[0] * tile.thread_m,
+            worker_columns=_LANES[1] * tile.thread_n,
             units=tiles * batches,
             units_at_once=device.sm_count * tile.blocks_per_sm,
             transposed=p is not problem,

@@ -278,6 +278,7 @@ def product_tiling(layout: Layout, device: Device, c: Configuration) -> Tiling:
         worker_columns=c.tile_n,
         units=_clusters(layout, c) * c.cluster,
         units_at_once=_clusters_at_once(layout, device, c) * c.cluster,
+        parts_of_k=c.splits,
         loaders=1,
         transposed=c.swap,
     )

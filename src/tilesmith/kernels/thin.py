@@ -164,6 +164,7 @@ def plan(problem: Problem, device: Device) -> Plan:
             worker_columns=_WARP_COLUMNS,
             units=column_blocks * cut.shares,
             units_at_once=device.sm_count * _BLOCKS_PER_SM // cut.cluster * cut.cluster,
+            parts_of_k=cut.shares,
             worker_sets=cut.k_warps,
             transposed=p is not problem,
         ),
