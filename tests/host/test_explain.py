@@ -5,6 +5,7 @@ import json
 import math
 import re
 from importlib import resources
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -370,6 +371,13 @@ def test_the_command_prints_json_with_all_alternatives() -> None:
     assert found["work"]["precision"] == "tf32"
     plan = choose(Problem.of(meta(128, 512, 1024), meta(128, 1024, 2048), accuracy="tf32"), KNOWN_GPUS["h100"])
     assert len(found["alternatives"]) == len(plan.rejections) > 10
+
+
+def test_the_example_in_the_documentation_is_what_the_command_prints() -> None:
+    documentation = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    found = re.search(r"`tilesmith explain (.*)` prints\n\n```\n(.*?)```\n", documentation, re.DOTALL)
+    assert found is not None
+    assert run(*found[1].split()).stdout == found[2]
 
 
 @pytest.mark.parametrize(
