@@ -317,6 +317,12 @@ def test_a_gpu_whose_peaks_are_not_known_has_clocks_and_no_roofline() -> None:
     assert f"{plan.cycles:,.0f} clocks" in str(found)
 
 
+def test_an_estimate_below_the_roofline_says_why() -> None:
+    below, above = (str(explained(meta(32768, 64), meta(64, 32768), gpu)) for gpu in ("l4", "a100"))
+    assert "less than the least time: memory decides" in below
+    assert "less than the least time" not in above
+
+
 def test_operands_that_are_converted_first_are_explained_as_such() -> None:
     a, b = meta(64, 64), meta(64, 64, dtype=torch.float16)
     found = tilesmith.explain(a, b, accuracy="fp32", gpu="a100")

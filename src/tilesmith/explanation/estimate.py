@@ -60,7 +60,10 @@ class Estimate:
             total += f", {self.rooflines:.2f} times the roofline"
         yield total
         if self.rooflines is not None and self.rooflines < 1:
-            yield from paragraph("less than the least time: this family's model counts no traffic, and memory decides")
+            yield from paragraph(
+                "less than the least time: memory decides, and the model does not count all traffic, or not at this GPU's "
+                "rate"
+            )
 
 
 def _time(us: float | None, cycles: float) -> str:
