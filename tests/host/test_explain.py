@@ -191,7 +191,8 @@ def test_short_sums_keep_the_least_product() -> None:
 def test_an_operand_that_the_product_splits_itself_is_explained() -> None:
     plan = sm90.plan(Problem.of(meta(4096, 4096), meta(4096, 128)), H200, sm90.Configuration(128, 128, raw=True))
     split, product = Explanation.of(plan).launches[:2]
-    assert split.does.startswith("finds scales for A, which the product splits itself and splits B into two float16 ")
+    assert split.does.startswith("splits B into two float16 planes, scaled")
+    assert split.does.endswith("; finds scales for A, which the product splits itself")
     assert "one operand split in registers on the way" in product.does
     assert product.returns_at_once is None
 
@@ -201,6 +202,21 @@ def test_a_packed_operand_is_not_split() -> None:
     found = Explanation.of(plan)
     assert found.launches[0].does.startswith("splits A into two float16 planes, ")
     assert "B by rows, packed" in str(found)
+
+
+def test_operands_of_two_types_have_their_own_planes() -> None:
+    mixed = meta(4096, 4096, dtype=torch.float16), meta(4096, 4096)
+    split, product = explained(*mixed).launches[:2]
+    assert split.does.startswith("splits A into one float16 plane and B into two float16 planes, ")
+    assert (product.planes, product.products_of_planes) == ((1, 2), 2)
+
+
+def test_an_output_without_contiguous_lines_is_stored_by_a_launch_of_its_own() -> None:
+    out = meta(512, 1024, 2, dtype=torch.bfloat16)[..., 0]
+    operands = meta(512, 512, dtype=torch.bfloat16), meta(512, 1024, dtype=torch.bfloat16)
+    found = Explanation.of(sm90.plan(Problem.of(*operands, out=out), H200, sm90.Configuration(128, 128)))
+    assert found.launches[-1].does == "stores the sums in the bfloat16 output, which has no contiguous lines"
+    assert "the output with strides of 2048 and 2" in str(found)
 
 
 def test_copies_clusters_and_splits_are_explained() -> None:
@@ -263,6 +279,29 @@ def test_what_is_promised(gpu: str, dtype: torch.dtype, accuracy: str, independe
     assert found.promises.independent_of_other_rows == independent
     assert found.promises.sums.startswith(sums)
     assert ("An element depends on its row" in one_line(str(found))) == independent
+
+
+@pytest.mark.parametrize(
+    ("gpu", "accuracy", "k", "error"),
+    [
+        ("a100", "fp32", 4096, "That of one chain of float32 roundings: up to twice that of torch's product"),
+        ("a100", "tf32", 4096, "That of one chain of float32 roundings."),
+        ("h200", "ieee", 4096, "That of one chain of float32 roundings."),
+        ("h200", "fp32", 4096, "No larger than that of torch's float32 product"),
+        ("h200", "tf32", 4096, "No larger than that of torch's TF32 product"),
+        ("h200", "fp32", 32, "As small as float32 can have it: one rounding."),
+    ],
+)
+def test_the_error_of_float32_is_that_of_the_kernel_and_the_accuracy(
+    gpu: str, accuracy: str, k: int, error: str
+) -> None:
+    assert explained(meta(4096, k), meta(k, 4096), gpu, accuracy).promises.error.startswith(error)
+
+
+def test_a_last_resort_on_hopper_promises_what_it_has() -> None:
+    found = explained(meta(2, 2, 2, 2, 64, 64).transpose(0, 3).transpose(1, 2), meta(2, 2, 2, 2, 64, 64))
+    assert found.launches[0].kernel == "simt"
+    assert found.promises.error.startswith("That of one chain")
 
 
 def test_alternatives_are_ten_at_most_and_the_rest_is_counted() -> None:

@@ -61,8 +61,8 @@ class Estimate:
         yield total
         if self.rooflines is not None and self.rooflines < 1:
             yield from paragraph(
-                "less than the least time: memory decides, and the model does not count all traffic, or not at this GPU's "
-                "rate"
+                "less than the least time: memory decides, and the model does not count all traffic, or not at the "
+                "rate of this GPU"
             )
 
 

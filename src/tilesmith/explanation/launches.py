@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from tilesmith.explanation.numbers import count, listed, paragraph
 from tilesmith.kernels.planes import SCHEMES, Scheme, products_of_planes
 from tilesmith.kernels.sm90_product import Runs
 from tilesmith.plan import Plan, Stage
 
-_NAMES = {"a": "A", "b": "B"}
+_NAMES: Final = {"a": "A", "b": "B"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +83,19 @@ def _realign(stage: Stage, plan: Plan) -> str:
 
 
 def _split(stage: Stage, plan: Plan) -> str:
-    constants = dict(stage.kernel.constants)
+    constants, sources = dict(stage.kernel.constants), _sources(stage)
     scheme = _scheme(plan, wide=bool(constants["wide"]))
-    deeds = []
-    for name, prefix in zip(_sources(stage), "ab", strict=False):
-        if prefix == "a" and constants["a_is_raw"]:
-            deeds.append(f"finds scales for {name}, which the product splits itself")
-        else:
-            planes = count(int(constants[f"{prefix}_planes"]), f"{_dtype(scheme)} plane")
-            deeds.append(f"splits {name} into {planes}")
-    if len({deed.partition(" into ")[2] for deed in deeds}) == 1 and len(deeds) == 2:
-        planes = deeds[0].partition(" into ")[2]
-        deeds = [f"splits both operands into {planes} each" if planes else listed(deeds)]
-    range_ = ", which hold float32's whole range" if scheme.wide else ", scaled, and takes a census of their values"
-    return listed(deeds) + range_
+    planes = [
+        count(int(constants[f"{prefix}_planes"]), f"{_dtype(scheme)} plane")
+        for prefix, _ in zip("ab", sources, strict=False)
+    ]
+    ending = ", which hold float32's whole range" if scheme.wide else ", scaled, and takes a census of their values"
+    if constants["a_is_raw"]:
+        raw, split = sources
+        return f"splits {split} into {planes[1]}{ending}; finds scales for {raw}, which the product splits itself"
+    if len(sources) == 2 and planes[0] == planes[1]:
+        return f"splits both operands into {planes[0]} each{ending}"
+    return f"splits {listed([f'{source} into {own}' for source, own in zip(sources, planes, strict=True)])}{ending}"
 
 
 def _multiply(stage: Stage, plan: Plan) -> str:
@@ -116,9 +116,10 @@ def _multiply(stage: Stage, plan: Plan) -> str:
 
 
 def _reduce(stage: Stage, plan: Plan) -> str:
-    dtype = str(plan.problem.out.dtype).removeprefix("torch.")
-    parts = "the float32 sums" if plan.splits == 1 else f"the {plan.splits} parts of K in their order"
-    return f"adds {parts} into the {dtype} output" if plan.splits > 1 else f"stores {parts} in the {dtype} output"
+    output = f"the {str(plan.problem.out.dtype).removeprefix('torch.')} output"
+    if plan.splits == 1:
+        return f"stores the sums in {output}, which has no contiguous lines"
+    return f"adds the {plan.splits} parts of K in their order into {output}"
 
 
 def _simt(stage: Stage, plan: Plan) -> str:
@@ -145,7 +146,7 @@ def _leaves_parts(plan: Plan) -> str:
     return "; leaves float32 sums of each part of K in the workspace" if plan.splits > 1 else ""
 
 
-_WORDS = {
+_WORDS: Final = {
     "realign": _realign,
     "split": _split,
     "sm90": _multiply,

@@ -100,12 +100,11 @@ def _error(plan: Plan) -> str:
     if not _is_float32(problem):
         rounded = "" if problem.out.dtype == torch.float32 else f", and of one rounding to {out}"
         return f"That of sums in float32{rounded}."
-    if problem.accuracy == "ieee":
-        return "That of one chain of float32 roundings."
-    if plan.device.capability != _HOPPER:
-        return (
-            "That of one chain of float32 roundings: up to twice that of torch's product where torch splits its sums."
-        )
+    if _family(plan) == "simt":
+        chain = "That of one chain of float32 roundings"
+        if problem.accuracy == "fp32":
+            return f"{chain}: up to twice that of torch's product where torch splits its sums."
+        return f"{chain}."
     if _family(plan) in ("exact", "thin", "dot") and plan.splits == 1:
         return "As small as float32 can have it: one rounding."
     if problem.accuracy == "tf32":

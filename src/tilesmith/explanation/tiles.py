@@ -1,7 +1,7 @@
 """The output cut into tiles, and a tile cut into the shares of those who compute it: numbers and a picture."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ _MOST_ROWS: Final = 5  # that are drawn; of more, the first and the last ones
 _MOST_COLUMNS: Final = 8
 _CELL: Final = 6  # characters
 _MARGIN: Final = 10
-_GAP: Final = " ... "
+_GAP: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +147,18 @@ class Tiles:
 def _draw(rows: Axis, columns: Axis, content: Callable[[int, int], str]) -> Iterator[str]:
     """A grid with the lengths of its rows and columns, and something in each cell. Of many cells, those in the middle
     are left out."""
-    shown_rows, shown_columns = rows.shown(_MOST_ROWS), columns.shown(_MOST_COLUMNS)
-
-    def line(cell: Callable[[int], str], edge: str, gap: str) -> str:
-        """The cells between their edges; at a gap, an edge ends the cells before it and starts those after it."""
-        parts = [gap if column is None else edge + cell(column) for column in shown_columns]
-        return "".join(edge + part if part == gap else part for part in parts) + edge
-
+    shown = columns.shown(_MOST_COLUMNS)
     margin = " " * _MARGIN
-    border = margin + line(lambda column: "-" * _CELL, "+", " " * len(_GAP))
-    yield (margin + line(lambda column: f"{columns.length(column):^{_CELL}}", " ", _GAP)).rstrip()
+    lengths = [None if column is None else str(columns.length(column)) for column in shown]
+    border = margin + _line(["" if column is not None else None for column in shown], "+", "-", "")
+    yield (margin + _line(lengths, " ", " ")).rstrip()
     yield border
-    for row in shown_rows:
+    for row in rows.shown(_MOST_ROWS):
         if row is None:
             yield f"{'...':>{_MARGIN - 1}}"
         else:
-            label = f"{rows.length(row):>{_MARGIN - 1}} "
-            yield label + line(lambda column, row=row: f"{content(row, column):^{_CELL}}", "|", _GAP)  # type: ignore[misc]
+            cells = [None if column is None else content(row, column) for column in shown]
+            yield f"{rows.length(row):>{_MARGIN - 1}} {_line(cells, '|', ' ')}"
         yield border
     left_out = [
         f"{axis.left_out(most):,} {name}"
@@ -172,3 +167,9 @@ def _draw(rows: Axis, columns: Axis, content: Callable[[int, int], str]) -> Iter
     ]
     if left_out:
         yield f"{margin}{' and '.join(left_out)} in the middle are left out"
+
+
+def _line(cells: Sequence[str | None], edge: str, filling: str, gap: str = "...") -> str:
+    """Cells of one width between their edges; None is a gap."""
+    parts = (f"{gap:^{_GAP}}" if cell is None else f"{cell:{filling}^{_CELL}}" for cell in cells)
+    return edge + "".join(part + edge for part in parts)

@@ -27,14 +27,15 @@ from tilesmith.kernels.sm90_product import (
     Runs,
     b_extent,
     cluster_tiles,
+    clusters_at_once,
+    clusters_of,
     fastest_first,
     product_stage,
-    product_tiling,
     schemes_of,
     shared_memory,
 )
 from tilesmith.kernels.sm90_product import Configuration as Configuration
-from tilesmith.plan import Buffer, Cost, Plan, Rejection, Stage
+from tilesmith.plan import Buffer, Cost, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # Rows are 64 for each consumer.
@@ -243,9 +244,24 @@ def plan(problem: Problem, device: Device, configuration: Configuration) -> Plan
         name=f"sm90 {c}",
         stages=tuple(stages),
         cost=_cost(layout, device, c),
-        tiling=product_tiling(layout, device, c),
+        tiling=_tiling(layout, device, c),
         workspace_bytes=workspace_bytes,
         splits=c.splits,
+    )
+
+
+def _tiling(layout: Layout, device: Device, c: Configuration) -> Tiling:
+    return Tiling(
+        rows=c.tile_m,
+        columns=c.tile_n,
+        workers="warpgroups",
+        worker_rows=WGMMA_M,
+        worker_columns=c.tile_n,
+        units=clusters_of(layout, c) * c.cluster,
+        units_at_once=clusters_at_once(layout, device, c) * c.cluster,
+        parts_of_k=c.splits,
+        loaders=1,
+        transposed=c.swap,
     )
 
 

@@ -13,7 +13,7 @@ from tilesmith.kernels import operand, planes, result
 from tilesmith.kernels.operand import CUDA_TYPES, MOST_BATCH_DIMENSIONS, TILE_K, WORKSPACE_ALIGNMENT, Operand, round_up
 from tilesmith.kernels.planes import SCHEMES, Scheme, Schemes, Split
 from tilesmith.kernels.result import Result, Staging, Store
-from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, Tiling, Wgmma
+from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, Wgmma
 from tilesmith.problem import Problem
 
 WGMMA_M: Final = 64
@@ -184,9 +184,9 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     p, a, b, out = layout.problem, layout.a, layout.b, layout.out
     stages, shared_bytes = shared_memory(layout, device, c)
     staging = _staging(layout, c)
-    tiles = _clusters(layout, c)
+    tiles = clusters_of(layout, c)
     b_stays = _b_stays(layout, device, c)
-    clusters = min(tiles, _clusters_at_once(layout, device, c))
+    clusters = min(tiles, clusters_at_once(layout, device, c))
     arguments = _arguments(layout, device, c)
     producer_registers, consumer_registers = _REGISTERS_OF_RAW[c.consumers] if layout.a_is_raw else _REGISTERS
     skips_zeros = layout.skips_zeros(c)
@@ -268,28 +268,12 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     )
 
 
-def product_tiling(layout: Layout, device: Device, c: Configuration) -> Tiling:
-    """The warpgroups that multiply have 64 rows each."""
-    return Tiling(
-        rows=c.tile_m,
-        columns=c.tile_n,
-        workers="warpgroups",
-        worker_rows=WGMMA_M,
-        worker_columns=c.tile_n,
-        units=_clusters(layout, c) * c.cluster,
-        units_at_once=_clusters_at_once(layout, device, c) * c.cluster,
-        parts_of_k=c.splits,
-        loaders=1,
-        transposed=c.swap,
-    )
-
-
-def _clusters(layout: Layout, c: Configuration) -> int:
+def clusters_of(layout: Layout, c: Configuration) -> int:
     """Of tiles, for all matrices and parts of K."""
     return math.prod(cluster_tiles(layout.problem, c)) * c.splits * layout.problem.batches
 
 
-def _clusters_at_once(layout: Layout, device: Device, c: Configuration) -> int:
+def clusters_at_once(layout: Layout, device: Device, c: Configuration) -> int:
     if _b_stays(layout, device, c):
         return _blocks_where_b_stays(layout.problem, device, c)
     return device.sm_count // c.cluster
