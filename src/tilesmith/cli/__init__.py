@@ -22,6 +22,7 @@ _COMMANDS: Final[dict[str, str]] = {
     "tune": "Find the fastest plans for products on this GPU, and keep them.",
     "optimize": "Write a module with custom CUDA kernels for the model in a problem file.",
     "check": "Judge a candidate for a KernelBench problem: right, how exact, how fast, and by which tricks.",
+    "explain": "Show how a product would be multiplied on a GPU, and why so.",
     "info": "Show versions, GPUs and the kernel cache, and what is missing.",
     "cache": "List or remove the compiled kernels on disk.",
 }

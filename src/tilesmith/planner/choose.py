@@ -22,8 +22,10 @@ def choose(problem: Problem, device: Device) -> Plan:
     for candidate in legal:
         if candidate is not best:
             more = candidate.cycles / best.cycles
-            reason = "measured to be slower" if measured else f"expected to take {more:.2f} times as long"
-            rejections.append(Rejection(candidate.name, reason))
+            reason = (
+                "another was measured to be the fastest" if measured else f"expected to take {more:.2f} times as long"
+            )
+            rejections.append(Rejection(candidate.name, reason, candidate.cycles))
     return replace(best.plan(), is_tuned=measured is not None, rejections=tuple(rejections))
 
 
