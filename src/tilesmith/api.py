@@ -114,6 +114,8 @@ def explain(
         a, b = (x.to("meta").float() for x in (a, b))
         plan = prepared.planned(a, b, target, accuracy, out_dtype, packed=packed)
         assert plan is not None
+    if plan.is_tuned:
+        notes.append("This plan was measured to be the fastest here: `tilesmith tune` kept it.")
     return Explanation.of(plan, notes)
 
 
