@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test lint test-host test-gpu format clean
+.PHONY: demo test lint test-host test-gpu browser format clean
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -21,8 +21,13 @@ lint: $(VENV)/ready
 # There is a worker for each core already. Threads of theirs would wait for each other by spinning.
 test-host: export OMP_NUM_THREADS := 1
 test-host: export OPENBLAS_NUM_THREADS := 1
-test-host: $(VENV)/ready
+test-host: browser
 	PYTHONPATH=src $(BIN)/python -m pytest tests src docs -m "not gpu" -n auto --dist loadgroup
+
+# The page of a benchmark is tested in Chromium. Where it cannot be installed here, the tests say that it is missing.
+browser: $(VENV)/ready
+	@$(BIN)/python tests/support/browser.py || [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null || \
+	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell > /dev/null; }
 
 test-gpu: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m gpu -n 4

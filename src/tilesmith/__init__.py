@@ -5,19 +5,23 @@
 torch.Size([2, 4])
 """
 
-from tilesmith.api import matmul, pack, warmup
+from tilesmith.api import explain, matmul, pack, warmup
 from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, UnavailableError
+from tilesmith.explanation import Explanation
 from tilesmith.packed import Packed
+from tilesmith.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ColdCaptureError",
     "CompilationError",
     "DriverError",
+    "Explanation",
     "Packed",
     "UnavailableError",
     "__version__",
+    "explain",
     "matmul",
     "pack",
     "warmup",

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 
 import torch
 
+from tilesmith import device as devices
 from tilesmith import op, prepared
 from tilesmith.accuracy import may_mix, resolve
 from tilesmith.errors import UnavailableError
+from tilesmith.explanation import Explanation
 from tilesmith.packed import Packed, version_of
 from tilesmith.problem import OUT_DTYPES, check_dense, check_operands, check_out, is_mixed, product_shape
 
@@ -76,6 +78,47 @@ def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = No
     return Packed(tensor, first, own_accuracy, planes, version_of(tensor))
 
 
+def explain(
+    a: torch.Tensor | Packed,
+    b: torch.Tensor | Packed,
+    *,
+    accuracy: str | None = None,
+    out_dtype: torch.dtype | None = None,
+    gpu: str | None = None,
+) -> Explanation:
+    """How `matmul` would multiply these operands on a GPU, and why so: print it. Nothing is computed or compiled.
+
+    Args:
+        a, b, accuracy, out_dtype: as for `matmul`; tensors may be on the meta device, or on the CPU.
+        gpu: one of "h200", "h100", "a100", "l4", "rtx4090" and "t4". None is the GPU of the operands, or else the
+            current one of this machine, or else an H200.
+
+    >>> a, b = torch.empty(4096, 4096, device="meta"), torch.empty(4096, 4096, device="meta")
+    >>> explanation = explain(a, b, gpu="h200")
+    >>> [launch.kernel for launch in explanation.launches], explanation.work.bounds.bound
+    (['split', 'sm90', 'split', 'sm90'], 'compute')
+    """
+    a, b, packed, accuracy = _unpacked(a, b, accuracy)
+    check_dense(a, b)
+    notes = []
+    if gpu is not None:
+        target = devices.named(gpu)
+    elif a.is_cuda or torch.cuda.is_available():
+        target = devices.installed(a.get_device() if a.is_cuda else torch.cuda.current_device())
+    else:
+        target = devices.named(devices.STAND_IN)
+        notes.append(f"torch finds no GPU here: this is for an {target.name}.")
+    plan = prepared.planned(a, b, target, accuracy, out_dtype, packed=packed)
+    if plan is None:
+        notes.append("No kernel takes these operands as they are: the one of 16 bits is converted to float32 first.")
+        a, b = (x.to("meta").float() for x in (a, b))
+        plan = prepared.planned(a, b, target, accuracy, out_dtype, packed=packed)
+        assert plan is not None
+    if plan.is_tuned:
+        notes.append("This plan was measured to be the fastest here: `tilesmith tune` kept it.")
+    return Explanation.of(plan, notes)
+
+
 def warmup(
     operands: Iterable[tuple[torch.Tensor | Packed | tuple[int, ...], torch.Tensor | Packed | tuple[int, ...]]],
     *,
@@ -100,9 +143,10 @@ def warmup(
         a, b, packed, own_accuracy = _unpacked(x, y, accuracy)
         on = a.device if a.is_cuda else torch.device(device)
         index = torch.cuda.current_device() if on.index is None else on.index
-        plan = prepared.planned(a, b, own_accuracy, out_dtype, None, packed, index)
+        gpu = devices.installed(index)
+        plan = prepared.planned(a, b, gpu, own_accuracy, out_dtype, packed=packed)
         if plan is None:
-            plan = prepared.planned(a.float(), b.float(), own_accuracy, out_dtype, None, packed, index)
+            plan = prepared.planned(a.float(), b.float(), gpu, own_accuracy, out_dtype, packed=packed)
             assert plan is not None
         prepared.prepare(plan, index)
 

@@ -85,6 +85,7 @@ KNOWN_GPUS: Final[dict[str, Device]] = {
     "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 100, 1536, 72),
     "t4": _gpu("Tesla T4", (7, 5), 40, 64, 1024, 4),
 }
+STAND_IN: Final = "h200"  # what is planned for where there is no GPU
 
 
 def named(name: str) -> Device:

@@ -73,11 +73,60 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """The time that a plan is expected to take, by what it is spent on, in the clocks of the timings it was fitted to.
+
+    >>> Cost(product=900.0, reduction=100.0, scale=1.5).cycles
+    1500.0
+    """
+
+    product: float  # with its launch
+    preparation: float = 0.0  # operands are copied, or split into planes
+    idle_launches: float = 0.0  # of a scheme that as a rule has nothing to do
+    reduction: float = 0.0  # the parts of K are added
+    scale: float = 1.0  # clocks of the device, for one of the timings'
+    timer: float = 0.0  # clocks that the timings had of their own, all of them in `product`
+
+    @property
+    def cycles(self) -> float:
+        """All parts together, in clocks of the device."""
+        return (self.product + self.preparation + self.idle_launches + self.reduction) * self.scale - self.timer
+
+    @property
+    def cycles_by_part(self) -> dict[str, float]:
+        """The same one by one, in the order in which they run."""
+        return {
+            "preparation": self.preparation * self.scale,
+            "product": self.product * self.scale - self.timer,
+            "idle launches": self.idle_launches * self.scale,
+            "reduction": self.reduction * self.scale,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the blocks of the stage that multiplies share the output, and how the threads of a block share its tile."""
+
+    rows: int  # of a tile
+    columns: int
+    workers: str  # who has a share of the tile: warpgroups or warps
+    worker_rows: int  # of a worker's share
+    worker_columns: int
+    units: int  # tiles of all matrices and all parts of K, those included that only fill a cluster
+    units_at_once: int  # that the GPU has room for
+    parts_of_k: int = 1  # that blocks of their own sum
+    worker_sets: int = 1  # that have the same shares, and divide K
+    loaders: int = 0  # more warpgroups, which only load
+    transposed: bool = False  # it is the transposed output that is cut
+
+
+@dataclass(frozen=True, slots=True)
 class Rejection:
     """A way that was considered and not taken."""
 
     candidate: str
     reason: str
+    cycles: float | None = None  # expected clocks of the device, if it came to a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +137,10 @@ class Plan:
     device: Device
     name: str  # e.g. "simt 128x256x8"
     stages: tuple[Stage, ...]
-    cycles: float  # what the cost model expects, in clocks of the device
+    cost: Cost  # what the cost model expects
+    tiling: Tiling | None  # of the product; None if the plan only prepares an operand
     workspace_bytes: int = 0
+    is_tuned: bool = False  # chosen because it was measured to be the fastest, and not by what it is expected to take
     splits: int = 1  # parts of K that are summed apart; with one, a row of a 16-bit product does not depend on others
     rejections: tuple[Rejection, ...] = ()
 
@@ -100,20 +151,6 @@ class Plan:
         return next(stage for stage in self.stages if stage.kernel.entry == family)
 
     @property
-    def reason(self) -> str:
-        return f"{self.name} is expected to take {self.cycles:,.0f} clocks of {self.device.name}, the least of all"
-
-    def describe(self) -> str:
-        """The plan as a person reads it."""
-        lines = [f"{self.problem} on {self.device.name} ({self.device.arch})", f"  {self.reason}"]
-        for stage in self.stages:
-            grid = " x ".join(map(str, stage.grid))
-            cluster = f" in clusters of {stage.cluster}" if stage.cluster > 1 else ""
-            lines.append(
-                f"  {stage.kernel.entry}: grid {grid}{cluster}, {stage.threads} threads, "
-                f"{stage.kernel.shared_bytes} bytes of shared memory"
-            )
-        if self.workspace_bytes:
-            lines.append(f"  workspace: {self.workspace_bytes} bytes")
-        lines += (f"  not {r.candidate}: {r.reason}" for r in self.rejections)
-        return "\n".join(lines)
+    def cycles(self) -> float:
+        """What the cost model expects, in clocks of the device."""
+        return self.cost.cycles

@@ -49,7 +49,8 @@ def multiply(
             key = (*key, "mixed")
             prepared = _prepared.get(key)
         if prepared is None:
-            plan = planned(a, b, accuracy, out_dtype, out, packed)
+            device = devices.installed(a.get_device())
+            plan = planned(a, b, device, accuracy, out_dtype, out, packed)
             if plan is None:
                 return multiply(a.float(), b.float(), accuracy, out_dtype, out, packed)
             prepared = prepare(plan, a.get_device())
@@ -62,14 +63,14 @@ def multiply(
 def planned(
     a: torch.Tensor,
     b: torch.Tensor,
+    device: devices.Device,
     accuracy: str | None,
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None = None,
     packed: PackedPair | None = None,
-    device_index: int | None = None,
 ) -> Plan | None:
-    """How operands like these are multiplied on their GPU, or on another one. None if one is float32 and the other is
-    not, and should become so first: no family takes them as they are."""
+    """How operands like these are multiplied on a GPU. None if one is float32 and the other is not, and should become
+    so first: no family takes them as they are."""
     problem = Problem.of(
         a,
         b,
@@ -79,7 +80,6 @@ def planned(
         packed=(False, False) if packed is None else (packed[0] is not None, packed[1] is not None),
         may_mix=accuracies.may_mix(accuracy),
     )
-    device = devices.installed(a.get_device() if device_index is None else device_index)
     return choose(problem, device) if a.dtype == b.dtype or is_possible(problem, device) else None
 
 

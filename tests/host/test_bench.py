@@ -1,13 +1,19 @@
 """The instruments: suites, errors and the model of the kernels' arithmetic."""
 
 import math
+import re
+from dataclasses import replace
 from fractions import Fraction
+from importlib import resources
 
 import pytest
 import torch
 
-from tilesmith.bench import suites, textbook
+from tilesmith.bench import shapes, suites, textbook
 from tilesmith.bench.errors import error
+from tilesmith.kernelbench.expression import show
+from tilesmith.kernelbench.problem_file import ProblemFile, shipped
+from tilesmith.kernelbench.recognize import recognize_here
 
 
 def round_to_float32(exact: Fraction) -> float:
@@ -73,6 +79,82 @@ def test_the_seeds_are_the_five_products() -> None:
         "32768x64x32768",
         "8205x2949x5921",
     ]
+
+
+# A product of a problem file -> how A and B are stored there.
+LAYOUTS = {
+    "A @ B": ("rows", "rows"),
+    "A.T @ B": ("transposed", "rows"),
+    "A @ B.T": ("rows", "transposed"),
+    "A.T @ B.T": ("transposed", "transposed"),
+}
+
+
+def as_product(file: ProblemFile) -> suites.Product | None:
+    """What a problem multiplies, if a product is all that it does. A batch that shares B is more rows of A."""
+    found = recognize_here(file)
+    expression = show(found.expression)
+    if expression not in LAYOUTS:
+        return None
+    a_layout, b_layout = LAYOUTS[expression]
+    a, b = (x.shape for x in found.inputs)
+    m, k = a[-2:] if a_layout == "rows" else a[:-3:-1]
+    batch, n = a[:-2], b[-1 if b_layout == "rows" else -2]
+    if len(b) == 2:
+        m, batch = math.prod(batch) * m, ()
+    name = file.name.removesuffix(".py")
+    return suites.Product(name, m, k, n, "", a_layout, b_layout, math.prod(batch) if batch else 0)
+
+
+def test_the_kernelbench_suite_has_the_products_among_the_problems() -> None:
+    products = [product for file in shipped() if (product := as_product(file))]
+    assert [replace(product, why="") for product in suites.load("kernelbench")] == products
+    assert len(products) == 14
+
+
+def test_every_entry_of_a_suite_says_why_and_has_a_name_of_its_own() -> None:
+    folder = resources.files("tilesmith.bench") / "suites"
+    for name in (path.name.removesuffix(".toml") for path in folder.iterdir()):
+        products = suites.load(name)
+        assert len({product.name for product in products}) == len(products)
+        assert all(product.why for product in products)
+
+
+def test_the_llm_suite_stores_weights_as_linear_layers_do() -> None:
+    products = suites.load("llm")
+    assert {product.n for product in products if "vocabulary" in product.name} == {50257, 30522, 128256}
+    transposed = [product for product in products if product.b_layout == "transposed"]
+    others = {product.name for product in products} - {product.name for product in transposed}
+    assert all(name.startswith("GPT-2") or "gradient" in name for name in others)
+    assert {product.m for product in transposed} == {1, 16, 64, 4096, 8192}
+
+
+def test_a_shape_says_what_is_multiplied() -> None:
+    product = shapes.parse(" 5X6x7:TN:3 ", "int8")
+    assert (product.m, product.k, product.n, product.batch, product.dtype) == (5, 6, 7, 3, "int8")
+    assert (product.a_layout, product.b_layout) == ("transposed", "rows")
+    a, b = product.operands("meta")
+    assert (a.shape, a.stride(), b.shape) == ((3, 5, 6), (30, 1, 5), (3, 6, 7))
+    assert shapes.parse("5x6x7:") == replace(shapes.parse("5x6x7"), name="5x6x7:")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is not a product: write MxKxN"),
+        ("5x6", "'5x6' is not a product"),
+        ("5x6x7x8", "is not a product"),
+        ("5x6x7:nn:2:3", "is not a product"),
+        ("5x0x7", "has a size of 0"),
+        ("5x6x7:n", "has the layout 'n'; it is one of nn, nt, tn and tt"),
+        ("5x6x7:4", "has the layout '4'"),
+        ("5x6x7:nt:many", "has a batch of 'many'; it is a number, of 1 at least"),
+        ("5x6x7::0", "has a batch of '0'"),
+    ],
+)
+def test_a_shape_that_is_none_says_why(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        shapes.parse(text)
 
 
 def test_reduced_products_keep_their_kind() -> None:

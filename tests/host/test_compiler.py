@@ -161,7 +161,7 @@ def covering(arch: str, dtype: torch.dtype) -> list[Plan]:
 def assert_nothing_spills(plan: Plan, arch: str) -> None:
     stage = only_stage(plan)
     used = compiler.resources(source.render(stage.kernel), arch)
-    assert (used.stack_bytes, used.spill_store_bytes, used.spill_load_bytes) == (0, 0, 0), plan.describe()
+    assert (used.stack_bytes, used.spill_store_bytes, used.spill_load_bytes) == (0, 0, 0), plan.name
     assert used.registers * stage.threads * int(dict(stage.kernel.constants)["blocks_per_sm"]) <= 65536
 
 

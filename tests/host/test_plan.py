@@ -370,37 +370,11 @@ def test_an_empty_problem_can_be_planned_and_every_candidate_is_accounted_for(
         assert len(plan.rejections) == len(FAMILIES) - 1 + len(simt.TILES[4]) - 1
 
 
-def test_a_plan_can_be_read() -> None:
-    plan = choose(Problem.of(meta(8205, 2949), meta(2949, 5921)), A100)
-    stage = only_stage(plan)
-    lines = plan.describe().splitlines()
-    assert lines[0] == "8205 x 2949 x 5921 float32 on NVIDIA A100 (sm_80)"
-    assert plan.reason == f"{plan.name} is expected to take {plan.cycles:,.0f} clocks of NVIDIA A100, the least of all"
-    assert lines[1] == f"  {plan.reason}"
-    assert lines[2] == (
-        f"  simt: grid {stage.grid[0]} x {stage.grid[1]} x {stage.grid[2]}, {stage.threads} threads, "
-        f"{stage.kernel.shared_bytes} bytes of shared memory"
-    )
-    assert lines[3] == "  not sm90: needs compute capability 9.0, and NVIDIA A100 has 8.0"
-    assert lines[3:] == [f"  not {r.candidate}: {r.reason}" for r in plan.rejections]
-    assert len(plan.rejections) == len(FAMILIES) - 1 + len(simt.TILES[4]) - 1
-
-
-def test_every_stage_of_a_plan_and_its_workspace_can_be_read() -> None:
+def test_the_product_is_the_stage_with_the_name_of_the_family() -> None:
     problem = Problem.of(meta(300, 1001, dtype=torch.float16), meta(1001, 200, dtype=torch.float16))
     plan = sm90.plan(problem, H200, sm90.Configuration(128, 64, cluster=2, splits=3))
-    copy, partial_products = 300 * 1024 * 2, 3 * 300 * 200 * 4 + 255 & -256
-    assert plan.describe().splitlines() == [
-        "300 x 1001 x 200 float16 on NVIDIA H200 (sm_90a)",
-        f"  {plan.reason}",
-        "  realign: grid 38 x 1 x 1, 256 threads, 0 bytes of shared memory",
-        "  sm90: grid 48 x 1 x 1 in clusters of 2, 384 threads, 229504 bytes of shared memory",
-        "  reduce: grid 118 x 1 x 1, 256 threads, 0 bytes of shared memory",
-        f"  workspace: {copy + partial_products} bytes",
-    ]
+    assert [stage.kernel.entry for stage in plan.stages] == ["realign", "sm90", "reduce"]
     assert plan.product is plan.stages[1]
-    why = Rejection("simt", "the tensor cores multiply these types faster")
-    assert replace(plan, rejections=(why,)).describe() == f"{plan.describe()}\n  not simt: {why.reason}"
 
 
 @pytest.mark.parametrize(

@@ -527,17 +527,6 @@ def test_equal_problems_get_equal_plans() -> None:
     assert one != choose(Problem.of(meta(640, 330), meta(480, 330).T), H200)
 
 
-def test_a_plan_can_be_read() -> None:
-    plan = planned(Problem.of(meta(300, 641), meta(641, 500)), sm90.Configuration(128, 160, cluster=2, splits=3))
-    lines = plan.describe().splitlines()
-    assert lines[0] == "300 x 641 x 500 bfloat16 on NVIDIA H200 (sm_90a)"
-    assert lines[1].startswith("  sm90 128x160 cluster 2 split 3 ")
-    assert [line.split(":")[0].strip() for line in lines[2:5]] == ["realign", "sm90", "reduce"]
-    assert "in clusters of 2, 384 threads" in lines[3]
-    assert lines[5] == f"  workspace: {plan.workspace_bytes} bytes"
-    assert "transposed" in str(sm90.Configuration(64, 8, swap=True))
-
-
 # What the kernels are told.
 
 

@@ -6,6 +6,7 @@ Whatever is shown, in the terminal, on a page or in a comparison, is computed he
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 FORMAT: Final = 1  # of the JSON; a reader of another one refuses
 OURS: Final = "ours"
 TORCH: Final = "torch"
+FLOAT32_FLOOR: Final = 3e-7  # an error in norm that float32 may have even where torch's is smaller
 AGAIN: Final = "torch again"  # the same call under another name: how far apart two times of one thing are
 
 Change = Literal["faster", "slower", "same"]
@@ -105,6 +107,16 @@ class Entry:
         return self.competitors[OURS]
 
     @property
+    def kind(self) -> str:
+        """The type, and for float32 how exact it must be."""
+        return f"{self.dtype} ({self.accuracy})" if self.accuracy else self.dtype
+
+    @property
+    def opponents(self) -> tuple[str, ...]:
+        """Everyone but us and the second torch, in order."""
+        return tuple(name for name in self.competitors if name not in (OURS, AGAIN))
+
+    @property
     def tflops(self) -> float:
         return self.flops / self.ours.median * 1e-9
 
@@ -113,12 +125,29 @@ class Entry:
         return self.least_bytes / self.ours.median * 1e-6
 
     @property
+    def intensity(self) -> float:
+        """Floating-point operations for each byte that must be moved."""
+        return self.flops / self.least_bytes
+
+    @property
     def roofline_share(self) -> float | None:
         return None if self.roofline_ms is None else self.roofline_ms / self.ours.median
 
     def ratio(self, other: str) -> float:
         """How many times as long as ours another one takes."""
         return self.competitors[other].median / self.ours.median
+
+    def norms(self, other: str) -> tuple[float, float] | None:
+        """Another's error and ours; None unless both are positive numbers, which have a logarithm."""
+        theirs, ours = self.competitors[other].norm, self.ours.norm
+        if theirs is None or ours is None or not (0 < theirs < math.inf and 0 < ours < math.inf):
+            return None
+        return theirs, ours
+
+    def ratio_interval(self, other: str) -> tuple[float, float]:
+        """Where the ratio lies if both medians lie in their intervals."""
+        (our_least, our_most), (least, most) = self.ours.interval, self.competitors[other].interval
+        return least / our_most, most / our_least
 
     @property
     def noise(self) -> float:
@@ -175,13 +204,34 @@ class Results:
     @property
     def opponents(self) -> tuple[str, ...]:
         """Everyone but us and the second torch, in order."""
-        names = dict.fromkeys(name for entry in self.entries for name in entry.competitors)
-        return tuple(name for name in names if name not in (OURS, AGAIN))
+        return tuple(dict.fromkeys(name for entry in self.entries for name in entry.opponents))
+
+    @property
+    def bandwidth(self) -> float | None:
+        """GB/s of the memory that the rooflines are of; None if no entry is bound by it."""
+        rates = [x.least_bytes / x.roofline_ms * 1e-6 for x in self.entries if x.roofline_ms and x.bound == "memory"]
+        return max(rates, default=None)
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """TFLOP/s that the rooflines are of, by precision class. Classes with the same peak are one, "bf16, fp16";
+        those without an entry that is bound by compute have none."""
+        highest: dict[str, float] = {}
+        for entry in self.entries:
+            if entry.roofline_ms and entry.bound == "compute":
+                precision, peak = entry.ours.precision, entry.flops / entry.roofline_ms * 1e-9
+                highest[precision] = max(highest.get(precision, 0.0), float(f"{peak:.3g}"))
+        peaks = sorted(set(highest.values()), reverse=True)
+        return {", ".join(name for name in highest if highest[name] == peak): peak for peak in peaks}
 
     def mean_ratio(self, suite: str, other: str) -> float | None:
         """The geometric mean of a suite; None if no entry of it has this opponent."""
         ratios = [each.ratio(other) for each in self.entries if each.suite == suite and other in each.competitors]
         return statistics.geometric_mean(ratios) if ratios else None
+
+    def verdicts(self, suite: str, other: str) -> Counter[Change]:
+        """How many entries of a suite are faster than this opponent, the same, and slower."""
+        return Counter(x.verdict(other) for x in self.entries if x.suite == suite and other in x.competitors)
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"format": FORMAT, **_plain(asdict(self))}, indent=1, allow_nan=False) + "\n")

@@ -3,8 +3,12 @@
 import tomllib
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Final
 
 import torch
+
+_FOLDER: Final = resources.files("tilesmith.bench") / "suites"
+NAMES: Final = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if ".toml" in file.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def load(name: str) -> tuple[Product, ...]:
     >>> [str(product) for product in load("seeds")][2]
     '2048x8192x4096 a transposed'
     """
-    text = (resources.files("tilesmith.bench") / "suites" / f"{name}.toml").read_text()
+    text = (_FOLDER / f"{name}.toml").read_text()
     return tuple(Product(**entry) for entry in tomllib.loads(text)["product"])
 
 

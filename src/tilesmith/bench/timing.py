@@ -20,9 +20,14 @@ class Timing:
 
 
 def interleaved(
-    competitors: Mapping[str, Callable[[], object]], *, rounds: int = 20, warmups: int = 3, seed: int = 0
+    competitors: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 20,
+    warmups: int = 3,
+    seed: int = 0,
+    warm_l2: bool = False,
 ) -> dict[str, Timing]:
-    """Times each competitor once a round, in a random order, with L2 flushed before each."""
+    """Times each competitor once a round, in a random order, with L2 flushed before each, or as warm as it can be."""
     device = torch.cuda.current_device()
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
     flush = torch.zeros(4 * l2_bytes // 4, dtype=torch.int32, device="cuda")
@@ -37,6 +42,8 @@ def interleaved(
         for name in order:
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             flush.sum()  # reads: lines that it wrote would have to leave L2 during the measurement
+            if warm_l2:
+                competitors[name]()
             start.record()
             competitors[name]()
             end.record()

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 # The commands in the order of `--help`. Each is the click command of the same name in its module here.
 _COMMANDS: Final[dict[str, str]] = {
     "demo": "Multiply the five reference products, or plan and compile them where there is no GPU.",
+    "bench": "Time products against torch, check them, and show what came out.",
+    "tune": "Find the fastest plans for products on this GPU, and keep them.",
     "optimize": "Write a module with custom CUDA kernels for the model in a problem file.",
     "check": "Judge a candidate for a KernelBench problem: right, how exact, how fast, and by which tricks.",
+    "explain": "Show how a product would be multiplied on a GPU, and why so.",
     "info": "Show versions, GPUs and the kernel cache, and what is missing.",
     "cache": "List or remove the compiled kernels on disk.",
 }

@@ -6,6 +6,7 @@ from datetime import datetime
 import click
 from rich.table import Table
 
+from tilesmith import user_files
 from tilesmith.cli import console, format_bytes, json_option, print_json
 from tilesmith.jit import cache as cubins
 
@@ -61,7 +62,7 @@ def clear(as_json: bool) -> None:
     Exits with 1 if some could not be removed.
     """
     removed = cubins.clear()
-    cleared = Cleared(str(cubins.directory()), removed, len(list(cubins.entries())))
+    cleared = Cleared(str(user_files.directory()), removed, len(list(cubins.entries())))
     if as_json:
         print_json(cleared)
     else:
@@ -76,7 +77,7 @@ def collect() -> Listing:
     """What is in the cache."""
     entries = sorted(cubins.entries(), key=lambda entry: entry.used, reverse=True)
     return Listing(
-        directory=str(cubins.directory()),
+        directory=str(user_files.directory()),
         bytes=sum(entry.size for entry in entries),
         entries=tuple(
             Kept(

@@ -27,9 +27,9 @@ from tilesmith.errors import UnavailableError
 from tilesmith.jit import compiler, source
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
+from tilesmith.roofline import Peak
 
-_STAND_IN: Final = "h200"  # the GPU that is planned for where there is none
-_CLOCK_HZ: Final = 1.98e9  # its highest clock
+_CLOCK_HZ: Final = Peak.known(device.STAND_IN).clock_hz  # the highest
 _REDUCED: Final = 96  # the largest size of the small shapes
 _ROUNDINGS: Final = 2  # an error may be this many times what K roundings add up to
 _ERRORS: Final = "as the largest of all elements relative to |A| |B|, then as a relative norm"
@@ -142,7 +142,9 @@ def _run(quiet: bool) -> Measurement | Preview:
         with progress:
             return measure(progress.track(products, description="Multiplying"))
     if not quiet:
-        click.echo(f"torch finds no GPU here: planning and compiling for an {device.named(_STAND_IN).name} instead.")
+        click.echo(
+            f"torch finds no GPU here: planning and compiling for an {device.named(device.STAND_IN).name} instead."
+        )
     with progress:
         return preview(progress.track(products, description="Compiling"))
 
@@ -210,7 +212,7 @@ def _float32_in_torch() -> Iterator[None]:
 
 def preview(products: Iterable[Product]) -> Preview:
     """Plans each product for a GPU that is not here, compiles its kernel, and checks the model of its arithmetic."""
-    gpu = device.named(_STAND_IN)
+    gpu = device.named(device.STAND_IN)
     nvrtc = ".".join(map(str, compiler.version()))
     compiled: list[Compiled] = []
     modelled: list[Modelled] = []

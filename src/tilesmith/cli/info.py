@@ -10,7 +10,7 @@ import torch
 from rich.table import Table
 
 import tilesmith
-from tilesmith import device
+from tilesmith import device, user_files
 from tilesmith.cli import console, format_bytes, json_option, print_json
 from tilesmith.errors import UnavailableError
 from tilesmith.jit import cache, compiler, driver
@@ -87,7 +87,7 @@ def collect() -> Info:
         driver=_part(driver.version),
         gpus=gpus,
         no_gpu=no_gpu,
-        cache=Cache(str(cache.directory()), len(entries), sum(entry.size for entry in entries)),
+        cache=Cache(str(user_files.directory()), len(entries), sum(entry.size for entry in entries)),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from tilesmith.jit import compiler
 from tilesmith.jit.source import headers
+from tilesmith.user_files import directory
 
 _MAGIC: Final = b"tilesmith-cubin-1\n"
 _SUFFIX: Final = ".cubin"
@@ -31,12 +32,6 @@ class Entry:
     path: Path
     size: int
     used: float  # seconds since the epoch
-
-
-def directory() -> Path:
-    """Where the user's cubins are: `$XDG_CACHE_HOME/tilesmith`, or `~/.cache/tilesmith`."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "tilesmith"
 
 
 def cubin(source: str, arch: str, compile: Callable[[str, str], bytes] = compiler.compile) -> bytes:

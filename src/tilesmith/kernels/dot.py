@@ -16,7 +16,7 @@ from tilesmith.device import Device
 from tilesmith.kernels import result
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import aligned_lines, round_up
-from tilesmith.plan import Address, Buffer, Constant, Kernel, Plan, Rejection, Stage
+from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import Problem
 
 # Of kernels/dot.cu.
@@ -57,7 +57,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
-    yield Candidate("dot", _cycles(_oriented(problem), device), partial(plan, problem, device))
+    yield Candidate("dot", _cost(_oriented(problem), device), partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -109,7 +109,19 @@ def plan(problem: Problem, device: Device) -> Plan:
         device=device,
         name="dot",
         stages=tuple(stages),
-        cycles=_cycles(p, device),
+        cost=_cost(p, device),
+        tiling=Tiling(
+            rows=1,
+            columns=lines,
+            workers="warps",
+            worker_rows=1,
+            worker_columns=lines,
+            units=line_blocks * parts,
+            units_at_once=device.sm_count * _BLOCKS_PER_SM,
+            parts_of_k=parts,
+            worker_sets=threads // 32,
+            transposed=p is not problem,
+        ),
         workspace_bytes=0 if out is None else out.bytes,
         splits=parts,
     )
@@ -136,10 +148,10 @@ def _parts(problem: Problem, device: Device) -> int:
     return max(1, min(wanted, worth, _MOST_PARTS))
 
 
-def _cycles(problem: Problem, device: Device) -> float:
-    """Clocks of an oriented problem."""
+def _cost(problem: Problem, device: Device) -> Cost:
+    """Of an oriented problem."""
     parts, step = _parts(problem, device), _VECTOR * _threads(problem)
     share = math.ceil(problem.k / parts)
     steps = math.ceil(share / step) + _STEPS_OF_A_BLOCK
     reading = 4 * problem.k * problem.n / _READ * steps * step / share
-    return _START + reading + (_REDUCE if parts > 1 else 0.0)
+    return Cost(product=_START + reading, reduction=_REDUCE if parts > 1 else 0.0)

@@ -15,7 +15,7 @@ import torch
 from tilesmith.device import Device
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import MOST_BATCH_DIMENSIONS, aligned_lines
-from tilesmith.plan import Address, Buffer, Constant, Kernel, Plan, Rejection, Stage
+from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import Matrix, Problem
 
 _MMA: Final = (16, 8, 16)  # mma_m, mma_n and mma_k in exact.cu
@@ -90,8 +90,8 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the product."""
     for tile in TILES:
         if _unsuited(tile, problem) is None:
-            cycles = _cycles(problem.stored_by_rows, device, tile)
-            yield Candidate(f"exact {tile}", cycles, partial(plan, problem, device, tile))
+            cost = _cost(problem.stored_by_rows, device, tile)
+            yield Candidate(f"exact {tile}", cost, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -131,6 +131,8 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         *(*reversed(p.batch), *[1] * more_dimensions),
         *(p.m, p.n, p.k, tiles_n, 0),
     )
+    # Copies of single values are many, and each has an address.
+    blocks_per_sm = tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - 1
     constants: dict[str, Constant] = {
         "tile_m": tile.m,
         "tile_n": tile.n,
@@ -139,8 +141,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         "warps_n": tile.warps_n,
         "warps_k": tile.warps_k,
         "threads": tile.threads,
-        # Copies of single values are many, and each has an address.
-        "blocks_per_sm": tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - 1,
+        "blocks_per_sm": blocks_per_sm,
         "stages": tile.stages,
         "a_along_k": a.along_k,
         "a_aligned": a.aligned,
@@ -165,7 +166,18 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
                 awaits_predecessor=True,
             ),
         ),
-        cycles=_cycles(p, device, tile),
+        cost=_cost(p, device, tile),
+        tiling=Tiling(
+            rows=tile.m,
+            columns=tile.n,
+            workers="warps",
+            worker_rows=tile.m // tile.warps_m,
+            worker_columns=tile.n // tile.warps_n,
+            units=tiles_m * tiles_n * p.batches,
+            units_at_once=device.sm_count * blocks_per_sm,
+            worker_sets=tile.warps_k,
+            transposed=p is not problem,
+        ),
     )
 
 
@@ -183,7 +195,7 @@ class _Lines:
         return cls(along_k, aligned_lines(matrix if along_k else matrix.transposed))
 
 
-def _cycles(problem: Problem, device: Device, tile: Tile) -> float:
+def _cost(problem: Problem, device: Device, tile: Tile) -> Cost:
     """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
     blocks = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches
     on_an_sm = math.ceil(blocks / device.sm_count)
@@ -199,4 +211,4 @@ def _cycles(problem: Problem, device: Device, tile: Tile) -> float:
     work = depth * max(multiply / share, convert / share, load) + _STORE * tile.m * tile.n
     working = math.ceil(on_an_sm / tile.blocks_per_sm) * _BLOCK + on_an_sm * work
     moving = 4 * problem.batches * (problem.m * problem.n + (problem.m + problem.n) * problem.k) / _MEMORY
-    return _START + max(working, moving)
+    return Cost(product=_START + max(working, moving))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tilesmith.device import Device
-from tilesmith.plan import Plan, Rejection
+from tilesmith.plan import Cost, Plan, Rejection
 from tilesmith.problem import Problem
 
 
@@ -13,8 +13,13 @@ class Candidate:
     """A plan that could be made, and what it would cost."""
 
     name: str
-    cycles: float  # expected clocks of the device
+    cost: Cost
     plan: Callable[[], Plan]
+
+    @property
+    def cycles(self) -> float:
+        """Expected clocks of the device."""
+        return self.cost.cycles
 
 
 @dataclass(frozen=True, slots=True)

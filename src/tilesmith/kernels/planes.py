@@ -213,6 +213,16 @@ def split_pair(
     return (pair[0], pair[1]), end
 
 
+def products_of_planes(a_planes: int, b_planes: int) -> int:
+    """Of those that are not too small together to count.
+
+    >>> products_of_planes(2, 2), products_of_planes(3, 3), products_of_planes(2, 1)
+    (3, 6, 2)
+    """
+    most = max(a_planes, b_planes)
+    return sum(min(b_planes, most - a) for a in range(a_planes))
+
+
 def slabs(matrix: Matrix, batch: Sequence[int]) -> int:
     """How many slabs the K of an operand is cut into."""
     return _Strip.of(matrix, batch).slabs

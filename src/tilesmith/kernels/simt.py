@@ -16,7 +16,7 @@ import torch
 from tilesmith.device import Device
 from tilesmith.kernels import exact, sm90
 from tilesmith.kernels.family import Candidate, Family
-from tilesmith.plan import Address, Buffer, Constant, Kernel, Plan, Rejection, Stage
+from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # torch's type -> the type in memory, the type of the arithmetic, and the bytes of the latter.
@@ -32,6 +32,7 @@ _CUDA_TYPES: Final[dict[torch.dtype, tuple[str, str, int]]] = {
     torch.int64: ("long long", "unsigned long long", 8),
 }
 
+_LANES: Final = (4, 8)  # lanes_m and lanes_n in simt.cu
 _BAND: Final = 8  # tile rows that share a band of the raster
 _MAX_GRID_YZ: Final = 65535
 _INT_MAX: Final = 2**31 - 1
@@ -106,8 +107,8 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the operands."""
     for tile in _tiles(problem):
         if _unsuited(tile, problem) is None:
-            cycles = _cycles(problem.stored_by_rows, device, tile)
-            yield Candidate(f"simt {tile}", cycles, partial(plan, problem, device, tile))
+            cost = _cost(problem.stored_by_rows, device, tile)
+            yield Candidate(f"simt {tile}", cost, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -165,7 +166,7 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
-    batches = p.batches
+    tiles, batches = math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n), p.batches
     return Plan(
         problem=problem,
         device=device,
@@ -174,7 +175,7 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
             Stage(
                 kernel=Kernel("simt", "kernels/simt.cu", tuple(constants.items()), shared_bytes),
                 grid=(
-                    math.ceil(p.m / tile.m) * math.ceil(p.n / tile.n),
+                    tiles,
                     min(batches, _MAX_GRID_YZ),
                     math.ceil(batches / _MAX_GRID_YZ),
                 ),
@@ -183,7 +184,17 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
                 addresses=tuple(Address(8 * i, buffer) for i, buffer in enumerate(order)),
             ),
         ),
-        cycles=_cycles(p, device, tile),
+        cost=_cost(p, device, tile),
+        tiling=Tiling(
+            rows=tile.m,
+            columns=tile.n,
+            workers="warps",
+            worker_rows=_LANES[0] * tile.thread_m,
+            worker_columns=_LANES[1] * tile.thread_n,
+            units=tiles * batches,
+            units_at_once=device.sm_count * tile.blocks_per_sm,
+            transposed=p is not problem,
+        ),
     )
 
 
@@ -242,7 +253,7 @@ def _arguments(problem: Problem, tile: Tile) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
-def _cycles(problem: Problem, device: Device, tile: Tile) -> float:
+def _cost(problem: Problem, device: Device, tile: Tile) -> Cost:
     """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
     lines = _Lines.of(problem.a, tile.m, tile), _Lines.of(problem.b.transposed, tile.n, tile)
     scalar_operands = sum(each.vector == 1 for each in lines)
@@ -257,4 +268,4 @@ def _cycles(problem: Problem, device: Device, tile: Tile) -> float:
     def round_cycles(resident: int) -> float:
         return resident * work / min(tile.alone * resident, tile.full) + overhead
 
-    return rounds * round_cycles(tile.blocks_per_sm) + (round_cycles(rest) if rest else 0.0)
+    return Cost(product=rounds * round_cycles(tile.blocks_per_sm) + (round_cycles(rest) if rest else 0.0))

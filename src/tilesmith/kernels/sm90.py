@@ -27,13 +27,15 @@ from tilesmith.kernels.sm90_product import (
     Runs,
     b_extent,
     cluster_tiles,
+    clusters_at_once,
+    clusters_of,
     fastest_first,
     product_stage,
     schemes_of,
     shared_memory,
 )
 from tilesmith.kernels.sm90_product import Configuration as Configuration
-from tilesmith.plan import Buffer, Plan, Rejection, Stage
+from tilesmith.plan import Buffer, Cost, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # Rows are 64 for each consumer.
@@ -150,7 +152,7 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every configuration that suits the product."""
     for c, layout in _laid_out(problem, device):
         if _unsuited(layout, device, c) is None and _wasteful(layout, c) is None:
-            yield Candidate(f"sm90 {c}", _cycles(layout, device, c), partial(plan, problem, device, c))
+            yield Candidate(f"sm90 {c}", _cost(layout, device, c), partial(plan, problem, device, c))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -241,9 +243,25 @@ def plan(problem: Problem, device: Device, configuration: Configuration) -> Plan
         device=device,
         name=f"sm90 {c}",
         stages=tuple(stages),
-        cycles=_cycles(layout, device, c),
+        cost=_cost(layout, device, c),
+        tiling=_tiling(layout, device, c),
         workspace_bytes=workspace_bytes,
         splits=c.splits,
+    )
+
+
+def _tiling(layout: Layout, device: Device, c: Configuration) -> Tiling:
+    return Tiling(
+        rows=c.tile_m,
+        columns=c.tile_n,
+        workers="warpgroups",
+        worker_rows=WGMMA_M,
+        worker_columns=c.tile_n,
+        units=clusters_of(layout, c) * c.cluster,
+        units_at_once=clusters_at_once(layout, device, c) * c.cluster,
+        parts_of_k=c.splits,
+        loaders=1,
+        transposed=c.swap,
     )
 
 
@@ -263,16 +281,17 @@ def packing(problem: Problem, device: Device) -> Plan | None:
         device=device,
         name="split",
         stages=(planes.split_stage([split], schemes.ordinary, None, p.batch, device),),
-        cycles=sm90_cost.split_cycles(split.planes.bytes(p.batch)),
+        cost=Cost(product=0.0, preparation=sm90_cost.split_clocks(split.planes.bytes(p.batch))),
+        tiling=None,
     )
 
 
-def _cycles(layout: Layout, device: Device, c: Configuration) -> float:
+def _cost(layout: Layout, device: Device, c: Configuration) -> Cost:
     p, a, b, out = layout.problem, layout.a, layout.b, layout.out
     tiles_m, tiles_n = cluster_tiles(p, c)
     a_bytes, b_bytes = a.bytes(p.batch), b.bytes(p.batch)
     is_copied = sum(each.bytes(p.batch) for each in (a, b) if each.is_copy)
-    return sm90_cost.cycles(
+    return sm90_cost.cost(
         sm90_cost.Work(
             tile_m=c.tile_m,
             tile_n=c.tile_n,

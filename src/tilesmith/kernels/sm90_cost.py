@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilesmith.device import Device
+from tilesmith.kernels.planes import products_of_planes
+from tilesmith.plan import Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +152,10 @@ class Work:
     @property
     def products(self) -> int:
         """Of planes that are not too small together."""
-        return sum(min(self.b_planes, self.planes - a) for a in range(self.a_planes))
+        return products_of_planes(self.a_planes, self.b_planes)
 
 
-def cycles(work: Work, device: Device) -> float:
+def cost(work: Work, device: Device) -> Cost:
     """The clocks from the first launch to the end of the last."""
     rates = _PLANES if work.planes > 1 else _SINGLE
     blocks = device.sm_count // work.cluster * work.cluster
@@ -172,21 +174,24 @@ def cycles(work: Work, device: Device) -> float:
     memory = reading + work.output_elements * 2 * work.planes / rates.write + rates.memory_start
 
     sharpness = rates.sharpness
-    total = math.pow(math.pow(arithmetic, sharpness) + math.pow(memory, sharpness), 1 / sharpness)
+    preparation = 0.0
     if work.realigned_bytes:
-        total += _REALIGN + 2 * work.realigned_bytes / _REALIGNED
+        preparation = _REALIGN + 2 * work.realigned_bytes / _REALIGNED
     if work.split_bytes:
-        total += split_cycles(work.split_bytes)
-    if work.is_float32:
-        total += _IDLE_LAUNCHES
-    if work.reduced:
-        total += rates.reduce + work.output_elements * work.splits * 4 / rates.partial
-    # The timer counts in the times of the other family, too.
-    return total * _FASTER_CLOCK if work.is_float32 else total - _TIMER
+        preparation = split_clocks(work.split_bytes)
+    return Cost(
+        product=math.pow(math.pow(arithmetic, sharpness) + math.pow(memory, sharpness), 1 / sharpness),
+        preparation=preparation,
+        idle_launches=_IDLE_LAUNCHES if work.is_float32 else 0.0,
+        reduction=rates.reduce + work.output_elements * work.splits * 4 / rates.partial if work.reduced else 0.0,
+        scale=_FASTER_CLOCK if work.is_float32 else 1.0,
+        # Of float32 it stays in: the timer counts in the times of the other family, too.
+        timer=0.0 if work.is_float32 else _TIMER,
+    )
 
 
-def split_cycles(split_bytes: int) -> float:
-    """The clocks of the launch that makes planes of so many bytes."""
+def split_clocks(split_bytes: int) -> float:
+    """Of the launch that makes planes of so many bytes."""
     return _SPLIT + 2 * split_bytes / _SPLIT_BYTES
 
 

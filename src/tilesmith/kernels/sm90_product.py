@@ -184,10 +184,9 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     p, a, b, out = layout.problem, layout.a, layout.b, layout.out
     stages, shared_bytes = shared_memory(layout, device, c)
     staging = _staging(layout, c)
-    tiles = math.prod(cluster_tiles(p, c)) * c.splits * p.batches
+    tiles = clusters_of(layout, c)
     b_stays = _b_stays(layout, device, c)
-    at_once = _blocks_where_b_stays(p, device, c) if b_stays else device.sm_count // c.cluster
-    clusters = min(tiles, at_once)
+    clusters = min(tiles, clusters_at_once(layout, device, c))
     arguments = _arguments(layout, device, c)
     producer_registers, consumer_registers = _REGISTERS_OF_RAW[c.consumers] if layout.a_is_raw else _REGISTERS
     skips_zeros = layout.skips_zeros(c)
@@ -267,6 +266,17 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         cluster=c.cluster,
         awaits_predecessor=True,
     )
+
+
+def clusters_of(layout: Layout, c: Configuration) -> int:
+    """Of tiles, for all matrices and parts of K."""
+    return math.prod(cluster_tiles(layout.problem, c)) * c.splits * layout.problem.batches
+
+
+def clusters_at_once(layout: Layout, device: Device, c: Configuration) -> int:
+    if _b_stays(layout, device, c):
+        return _blocks_where_b_stays(layout.problem, device, c)
+    return device.sm_count // c.cluster
 
 
 def shared_memory(layout: Layout, device: Device, c: Configuration) -> tuple[int, int]:

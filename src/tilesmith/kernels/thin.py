@@ -19,7 +19,7 @@ from tilesmith.device import Device
 from tilesmith.kernels import result
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import aligned_lines, round_up
-from tilesmith.plan import Address, Buffer, Constant, Kernel, Plan, Rejection, Stage
+from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import Matrix, Problem
 
 # Of kernels/thin.cu.
@@ -89,7 +89,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
     p = _oriented(problem)
-    yield Candidate("thin", _cycles(p, device, _cut(p, device)), partial(plan, problem, device))
+    yield Candidate("thin", _cost(p, device, _cut(p, device)), partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -155,7 +155,19 @@ def plan(problem: Problem, device: Device) -> Plan:
         device=device,
         name="thin",
         stages=tuple(stages),
-        cycles=_cycles(p, device, cut),
+        cost=_cost(p, device, cut),
+        tiling=Tiling(
+            rows=row_groups * _GROUP_ROWS,
+            columns=cut.columns,
+            workers="warps",
+            worker_rows=row_groups * _GROUP_ROWS,
+            worker_columns=_WARP_COLUMNS,
+            units=column_blocks * cut.shares,
+            units_at_once=device.sm_count * _BLOCKS_PER_SM // cut.cluster * cut.cluster,
+            parts_of_k=cut.shares,
+            worker_sets=cut.k_warps,
+            transposed=p is not problem,
+        ),
         workspace_bytes=workspace_bytes,
         splits=cut.parts,
     )
@@ -185,7 +197,7 @@ def _cut(problem: Problem, device: Device) -> _Cut:
     warps = _WARPS[_row_groups(problem)]
     cuts = itertools.starmap(_Cut, itertools.product((warps,), _COLUMN_WARPS, _CLUSTERS, _PARTS))
     suited = (c for c in cuts if c.shares == 1 or problem.k >= c.shares * c.k_warps * _STEP_K)
-    return min(suited, key=partial(_cycles, problem, device))
+    return min(suited, key=lambda cut: _cost(problem, device, cut).cycles)
 
 
 def _share_k(problem: Problem, cut: _Cut) -> int:
@@ -193,8 +205,8 @@ def _share_k(problem: Problem, cut: _Cut) -> int:
     return round_up(math.ceil(problem.k / cut.shares), _STEP_K)
 
 
-def _cycles(problem: Problem, device: Device, cut: _Cut) -> float:
-    """Clocks of an oriented problem."""
+def _cost(problem: Problem, device: Device, cut: _Cut) -> Cost:
+    """Of an oriented problem."""
     p = problem
     column_blocks = math.ceil(p.n / cut.columns)
     blocks = column_blocks * cut.shares
@@ -206,5 +218,7 @@ def _cycles(problem: Problem, device: Device, cut: _Cut) -> float:
         4 * block_b * waves / _READ_BLOCK,
     )
     multiplying = _row_groups(p) * _GROUP_ROWS * block_b * math.ceil(blocks / device.sm_count) / _MULTIPLY
-    more = (_CLUSTER if cut.cluster > 1 else 0.0) + (_REDUCE if cut.parts > 1 else 0.0)
-    return _START + max(reading, multiplying) + more
+    return Cost(
+        product=_START + max(reading, multiplying) + (_CLUSTER if cut.cluster > 1 else 0.0),
+        reduction=_REDUCE if cut.parts > 1 else 0.0,
+    )

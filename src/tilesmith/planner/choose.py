@@ -6,25 +6,43 @@ from tilesmith.device import Device
 from tilesmith.kernels import FAMILIES, sm90
 from tilesmith.kernels.family import Candidate
 from tilesmith.plan import Plan, Rejection
+from tilesmith.planner import tuned
 from tilesmith.problem import Problem
 
 
 def choose(problem: Problem, device: Device) -> Plan:
-    """The plan with the fewest expected clocks among all that are legal on this device."""
-    rejections: list[Rejection] = []
-    legal: list[Candidate] = []
+    """The plan that was measured to be the fastest here, if `tilesmith tune` did; else the one with the fewest expected
+    clocks among all that are legal on this device."""
+    legal = candidates(problem, device)
+    expected = min(legal, key=lambda candidate: candidate.cycles)
+    preferred = tuned.preferred(problem, device)
+    measured = next((candidate for candidate in legal if candidate.name == preferred), None)
+    best = measured or expected
+    rejections = list(_illegal(problem, device))
+    for candidate in legal:
+        if candidate is not best:
+            more = candidate.cycles / best.cycles
+            reason = (
+                "another was measured to be the fastest" if measured else f"expected to take {more:.2f} times as long"
+            )
+            rejections.append(Rejection(candidate.name, reason, candidate.cycles))
+    return replace(best.plan(), is_tuned=measured is not None, rejections=tuple(rejections))
+
+
+def candidates(problem: Problem, device: Device) -> list[Candidate]:
+    """Every plan that is legal on this device."""
+    legal = (family for family in FAMILIES if family.rejects(problem, device) is None)
+    return [candidate for family in legal for candidate in family.candidates(problem, device)]
+
+
+def _illegal(problem: Problem, device: Device) -> list[Rejection]:
+    rejections = []
     for family in FAMILIES:
         if reason := family.rejects(problem, device):
             rejections.append(Rejection(family.name, reason))
         else:
-            legal.extend(family.candidates(problem, device))
             rejections.extend(family.exclusions(problem, device))
-    best = min(legal, key=lambda candidate: candidate.cycles)
-    for candidate in legal:
-        if candidate is not best:
-            more = candidate.cycles / best.cycles
-            rejections.append(Rejection(candidate.name, f"expected to take {more:.2f} times as long"))
-    return replace(best.plan(), rejections=tuple(rejections))
+    return rejections
 
 
 def is_possible(problem: Problem, device: Device) -> bool:

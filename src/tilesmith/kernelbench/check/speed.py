@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from tilesmith import roofline
 from tilesmith.bench import timing
 from tilesmith.kernelbench.check.verdict import Speed, Spread
 
@@ -16,17 +17,6 @@ _WARM_ROUNDS: Final = 5
 _OFFICIAL_ROUNDS: Final = 100
 _OFFICIAL_WARMUPS: Final = 3
 
-# Multiply-adds of 16-bit floats that one SM's tensor cores finish in a clock, by compute capability.
-_TENSOR_RATE: Final[dict[tuple[int, int], int]] = {
-    (7, 5): 512,
-    (8, 0): 1024,
-    (8, 6): 512,
-    (8, 9): 512,
-    (9, 0): 2048,
-    (10, 0): 4096,
-    (12, 0): 512,
-}
-_HALF_PRODUCTS: Final = {"fp32": 3}  # that a product of the class takes at least; the others take one
 _NARROW: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _QUERY: Final = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
 
@@ -96,13 +86,13 @@ def summarise(
     candidate = spreads.pop("candidate")
     time = candidate.mean if official else candidate.median
     gpu: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-    roofline = roofline_ms(gpu, work, precision)
+    least_ms = roofline_ms(gpu, work, precision)
     return Speed(
         candidate=candidate,
         torch=spreads,
         tflops=work["flops"] / time * 1e-9,
-        roofline_ms=roofline,
-        roofline_percent=None if roofline is None else 100 * roofline / time,
+        roofline_ms=least_ms,
+        roofline_percent=None if least_ms is None else 100 * least_ms / time,
         gpu=gpu.name,
         state=_state(),
     )
@@ -116,14 +106,12 @@ def _spread(times: list[float]) -> Spread:
 def roofline_ms(gpu: Any, work: Mapping[str, float], precision: str) -> float | None:
     """The least time for the work: all tensor cores busy at the highest clock, or all inputs read from memory and what
     L2 cannot hold of the results written. `gpu` is what torch calls the properties of a device."""
-    rate = _TENSOR_RATE.get((gpu.major, gpu.minor))
-    if rate is None or not gpu.clock_rate or not gpu.memory_clock_rate:
+    rate = roofline.tensor_rate((gpu.major, gpu.minor), precision)
+    peak = None if rate is None else roofline.Peak.of_properties(gpu)
+    if peak is None:
         return None
-    products = _HALF_PRODUCTS.get(precision, 1)
-    computing = products * work["flops"] / (2 * rate * gpu.multi_processor_count * gpu.clock_rate * 1e3)
-    bandwidth = 2 * gpu.memory_clock_rate * 1e3 * gpu.memory_bus_width / 8
-    moving = (work["read"] + max(0.0, work["written"] - gpu.L2_cache_size)) / bandwidth
-    return float(1e3 * max(computing, moving))
+    least = roofline.Work(flops=work["flops"], read_bytes=work["read"], written_bytes=work["written"])
+    return 1e3 * roofline.Roofline.of(least, peak, rate).seconds
 
 
 def _state() -> str:

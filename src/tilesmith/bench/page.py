@@ -1,0 +1,130 @@
+"""A run as one HTML page that needs nothing else: no network, and no script but for the filter of its table."""
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from importlib import resources
+from string import Template
+from typing import Final
+
+from tilesmith.bench import page_plots, svg
+from tilesmith.bench.markup import Markup, element, joined
+from tilesmith.bench.page_table import SIGNS, table
+from tilesmith.bench.results import Change, Environment, Results
+
+_BLANK: Final = "\u00a0"  # keeps its line, where nothing is to be shown
+
+
+def page(results: Results) -> str:
+    """The page, ready to be written to a file."""
+    style, script = _template("page.css"), _template("page.js")
+    environment = results.environment
+    return Template(_template("page.html")).substitute(
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        gpu=joined(environment.gpu),
+        date=joined(environment.date),
+        headline=_headline(results),
+        unfinished=_unfinished(results),
+        summary=_summary(results),
+        bars=page_plots.bars(results),
+        roofline=page_plots.roofline(results),
+        errors=page_plots.errors(results),
+        suites=_options(entry.suite for entry in results.entries),
+        dtypes=_options(entry.dtype for entry in results.entries),
+        table=table(results),
+        environment=_environment(environment),
+        command=joined(environment.command),
+    )
+
+
+def _template(name: str) -> str:
+    return (resources.files("tilesmith.bench") / "templates" / name).read_text()
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _headline(results: Results) -> Markup:
+    """The counts against each opponent, over all suites."""
+    return joined(*(_count_tile(results, other) for other in results.opponents))
+
+
+def _count_tile(results: Results, other: str) -> Markup:
+    counts: Counter[Change] = Counter()
+    for suite in results.suites:
+        counts += results.verdicts(suite, other)
+    numbers = [element("li", element("b", str(counts[kind])), f" {kind}", class_=f"count {kind}") for kind in SIGNS]
+    return element(
+        "div",
+        element("h3", f"against {other}"),
+        element("ul", *numbers, class_="counts"),
+        svg.split((kind, counts[kind]) for kind in SIGNS),
+        class_="tile",
+    )
+
+
+def _unfinished(results: Results) -> Markup:
+    if not results.unfinished:
+        return Markup()
+    missed = element("ul", *(element("li", each) for each in results.unfinished))
+    return element("div", element("strong", "Not measured"), missed, class_="notice", role="note")
+
+
+def _summary(results: Results) -> Markup:
+    head = element(
+        "tr",
+        element("th", "suite", scope="col"),
+        *(
+            element(
+                "th",
+                f"against {other}",
+                scope="col",
+            )
+            for other in results.opponents
+        ),
+    )
+    body = (
+        element(
+            "tr",
+            element("th", suite, scope="row"),
+            *(_summary_cell(results, suite, other) for other in results.opponents),
+        )
+        for suite in results.suites
+    )
+    return element("table", element("thead", head), element("tbody", *body), class_="summary")
+
+
+def _summary_cell(results: Results, suite: str, other: str) -> Markup:
+    mean = results.mean_ratio(suite, other)
+    if mean is None:
+        return element("td", "none", class_="none")
+    counts = results.verdicts(suite, other)
+    tally = (
+        element(
+            "span", f"{sign} {counts[kind]}" if counts[kind] else _BLANK, class_=kind, title=f"{counts[kind]} {kind}"
+        )
+        for kind, sign in SIGNS.items()
+    )
+    return element("td", element("b", f"{mean:.3f}"), element("span", *tally, class_="tally"))
+
+
+def _environment(environment: Environment) -> Markup:
+    facts = {
+        "GPU": environment.gpu,
+        "driver": environment.driver,
+        **environment.versions,
+        "processor": environment.host,
+        "L2 before each time": environment.l2,
+        "date": environment.date,
+    }
+    pairs = (element("div", element("dt", name), element("dd", value)) for name, value in facts.items())
+    return element("dl", *pairs)
+
+
+def _options(values: Iterable[str]) -> Markup:
+    return joined(*(element("option", value, value=value) for value in dict.fromkeys(values)))

@@ -1,0 +1,151 @@
+"""Plots as SVG that fits its place: all positions are shares of the width and height, and text keeps its size."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tilesmith.bench.axis import Axis
+from tilesmith.bench.markup import Markup, element, joined
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An entry in a plot."""
+
+    x: float
+    y: float
+    mark: str  # the id of a shape, and the class that colours it
+    title: str
+    link: str  # where a click leads
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A straight line between two points of a plot, with an optional label at its second end."""
+
+    start: tuple[float, float]
+    end: tuple[float, float]
+    kind: str
+    label: str = ""
+
+
+def percent(share: float) -> str:
+    return f"{share:.2%}"
+
+
+def scatter(
+    points: Iterable[Point],
+    lines: Sequence[Line],
+    *,
+    x: Axis,
+    y: Axis,
+    x_title: str,
+    y_title: str,
+    title: str,
+) -> Markup:
+    """A plot of points that are links, with lines behind them. Ticks are beside it, in SVGs of their own."""
+    grid = [_stroke((x.share(tick), 0), (x.share(tick), 1), "grid") for tick in x.ticks]
+    grid += [_stroke((0, 1 - y.share(tick)), (1, 1 - y.share(tick)), "grid") for tick in y.ticks]
+    drawn = [
+        _stroke((x.share(a), 1 - y.share(b)), (x.share(c), 1 - y.share(d)), line.kind)
+        for line in lines
+        for (a, b), (c, d) in [(line.start, line.end)]
+    ]
+    labels = [
+        element(
+            "text",
+            line.label,
+            x=percent(x.share(line.end[0])),
+            y=percent(1 - y.share(line.end[1])),
+            dx="-8" if line.start == line.end else None,
+            dy="-6",
+            class_=f"label {line.kind}",
+        )
+        for line in lines
+        if line.label
+    ]
+    marks = [
+        element(
+            "a",
+            element(
+                "use",
+                element("title", point.title),
+                href=f"#{point.mark}",
+                x=percent(x.share(point.x)),
+                y=percent(1 - y.share(point.y)),
+                class_=point.mark,
+            ),
+            href=f"#{point.link}",
+            aria_label=point.title,
+        )
+        for point in points
+    ]
+    plot = element("svg", *grid, *drawn, *labels, *marks, class_="area", role="group", aria_label=title)
+    return element(
+        "div",
+        element("span", y_title, class_="y-title"),
+        _ticks(y, "y-ticks", vertical=True),
+        plot,
+        _ticks(x, "x-ticks", vertical=False),
+        element("span", x_title, class_="x-title"),
+        class_="plot",
+    )
+
+
+def bar(ratio: float, interval: tuple[float, float], noise: tuple[float, float], axis: Axis, kind: str) -> Markup:
+    """A ratio as a bar from 1, over the band that noise may fill, with the interval that it lies in."""
+    start, end = sorted((axis.share(1), axis.share(ratio)))
+    low, high = (axis.share(each) for each in interval)
+    least, most = (axis.share(each) for each in noise)
+    return element(
+        "svg",
+        *(_stroke((axis.share(tick), 0), (axis.share(tick), 1), "grid") for tick in axis.ticks),
+        element("rect", x=percent(least), width=percent(most - least), y="0", height="100%", class_="noise"),
+        element("rect", x=percent(start), width=percent(end - start), y="22%", height="56%", class_=kind),
+        _stroke((low, 0.5), (high, 0.5), "interval"),
+        _stroke((axis.share(1), 0), (axis.share(1), 1), "one"),
+        class_="bar",
+        aria_hidden="true",
+    )
+
+
+def bar_ticks(axis: Axis) -> Markup:
+    return _ticks(axis, "bar-ticks", vertical=False)
+
+
+def split(parts: Iterable[tuple[str, int]]) -> Markup:
+    """Counts as parts of one bar."""
+    counts = list(parts)
+    total = sum(count for _, count in counts)
+    drawn, before = [], 0
+    for kind, count in counts:
+        drawn.append(
+            element("rect", x=percent(before / total), width=percent(count / total), height="100%", class_=kind)
+        )
+        before += count
+    return element("svg", *drawn, class_="split", aria_hidden="true")
+
+
+def _stroke(start: tuple[float, float], end: tuple[float, float], kind: str) -> Markup:
+    (x1, y1), (x2, y2) = start, end
+    return element("line", x1=percent(x1), y1=percent(y1), x2=percent(x2), y2=percent(y2), class_=kind)
+
+
+def _ticks(axis: Axis, kind: str, *, vertical: bool) -> Markup:
+    def tick(value: float) -> Markup:
+        share = axis.share(value)
+        if vertical:
+            return element("text", tick_label(value), x="100%", y=percent(1 - share), dx="-6", dy="0.35em")
+        return element("text", tick_label(value), x=percent(share), y="1.1em")
+
+    return element("svg", joined(*map(tick, axis.ticks)), class_=kind, aria_hidden="true")
+
+
+def tick_label(value: float) -> str:
+    """
+    >>> [tick_label(x) for x in (3e-7, 1e-15, 0.001, 0.5, 1.0, 1000.0, 1e4)]
+    ['3e-7', '1e-15', '0.001', '0.5', '1', '1000', '10000']
+    """
+    if 1e-3 <= value < 1e6:
+        return f"{value:g}"
+    mantissa, _, exponent = f"{value:.0e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"

@@ -1,0 +1,221 @@
+"""`tilesmith bench`: products timed against torch, in the terminal, as JSON and as a page."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+import torch
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tilesmith.accuracy import ACCURACIES, Accuracy
+from tilesmith.bench import runner, suites
+from tilesmith.bench.compare import compare
+from tilesmith.bench.page import page
+from tilesmith.bench.plots import write_png
+from tilesmith.bench.results import AGAIN, OURS, Competitor, Entry, Results
+from tilesmith.bench.runner import OPPONENTS, Opponent, Settings, WrongResultError
+from tilesmith.bench.shapes import parse
+from tilesmith.bench.suites import Product
+from tilesmith.cli import UnusableError, console
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_GIVEN: Final = "shapes"  # the suite of what the command line names
+_DTYPES: Final = ("float32", "bfloat16", "float16", "float64", "int8", "int32")
+_STYLES: Final = {"faster": "green", "slower": "red", "same": ""}
+_INTERRUPTED: Final = 130
+
+
+def _opponents(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Opponent, ...]:
+    chosen = [name.strip() for name in value.split(",")]
+    if unknown := [name for name in chosen if name not in OPPONENTS]:
+        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(OPPONENTS)}")
+    return tuple(name for name in OPPONENTS if name in chosen)
+
+
+@click.command()
+@click.option(
+    "--suite", "names", type=click.Choice(suites.NAMES), multiple=True, help="A suite of products; may be repeated."
+)
+@click.option("--shape", "shapes", multiple=True, help="MxKxN[:layout][:batch], as 2048x8192x4096:tn; may be repeated.")
+@click.option("--dtype", type=click.Choice(_DTYPES), help="The operands' type, instead of the suite's.")
+@click.option("--accuracy", type=click.Choice(ACCURACIES), help="How exact products of float32 must be.")
+@click.option(
+    "--against",
+    default="torch",
+    show_default=True,
+    callback=_opponents,
+    help=f"Opponents, with commas between: {', '.join(OPPONENTS)}.",
+)
+@click.option("--warm-l2", is_flag=True, help="Leave in L2 what the call before left there.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=Settings().seconds,
+    show_default=True,
+    help="For each product, at most.",
+)
+@click.option("--json", "json_file", type=_FILE, help="Write all samples to this file.")
+@click.option("--html", "html_file", type=_FILE, help="Write a page to this file.")
+@click.option("--png", "png_file", type=_FILE, help="Write plots to this file.")
+@click.option(
+    "--compare",
+    "compared",
+    type=(_FILE, _FILE),
+    metavar="OLD NEW",
+    help="Measure nothing: compare two files that --json wrote, and exit with 1 if something became slower.",
+)
+def bench(
+    names: tuple[str, ...],
+    shapes: tuple[str, ...],
+    dtype: str | None,
+    accuracy: Accuracy | None,
+    against: tuple[Opponent, ...],
+    warm_l2: bool,
+    seconds: float,
+    json_file: Path | None,
+    html_file: Path | None,
+    png_file: Path | None,
+    compared: tuple[Path, Path] | None,
+) -> None:
+    """Time products against torch, check them, and show what came out.
+
+    Everyone is timed in one run, in turn, until the medians are certain. A ratio is the opponent's time divided by
+    ours. Ctrl-C ends the run, and keeps what was measured.
+    """
+    if compared is not None:
+        _compare(*compared)
+        return
+    if not torch.cuda.is_available():
+        raise UnusableError(
+            "bench times products on an NVIDIA GPU, and torch finds none here; `tilesmith explain` says what would run"
+        )
+    products = list(_products(names, shapes, dtype))
+    settings = Settings(against=against, accuracy=accuracy, warm_l2=warm_l2, seconds=seconds)
+    results, interrupted = _run(products, settings)
+    for path, write in ((json_file, results.write), (html_file, lambda path: path.write_text(page(results)))):
+        if path is not None:
+            write(path)
+    if png_file is not None:
+        write_png(results, png_file)
+    _print_summary(results)
+    if interrupted:
+        raise click.exceptions.Exit(_INTERRUPTED)
+
+
+def _products(names: tuple[str, ...], shapes: tuple[str, ...], dtype: str | None) -> Iterator[tuple[str, Product]]:
+    """Each with the name of its suite."""
+    for name in names or (() if shapes else ("seeds",)):
+        for product in suites.load(name):
+            yield name, replace(product, dtype=dtype or product.dtype)
+    for shape in shapes:
+        try:
+            product = parse(shape)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--shape") from error
+        yield _GIVEN, replace(product, dtype=dtype or product.dtype)
+
+
+def _run(products: list[tuple[str, Product]], settings: Settings) -> tuple[Results, bool]:
+    """What was measured, and whether someone ended it before all was."""
+    entries: list[Entry] = []
+    unfinished: list[str] = []
+    interrupted = False
+    environment = runner.environment(["tilesmith", *sys.argv[1:]], settings)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    task = progress.add_task("Measuring", total=len(products))
+    out = console()
+    with runner.float32_in_torch(), Live(console=out, refresh_per_second=4) as live:
+        try:
+            for suite, product in products:
+                progress.update(task, description=f"{suite}: {product.name}")
+                live.update(Group(_table(out, entries), progress))
+                try:
+                    entries.append(runner.measure(product, suite, settings))
+                except (WrongResultError, torch.OutOfMemoryError) as error:
+                    unfinished.append(f"{suite}: {product.name} ({product}): {str(error).splitlines()[0]}")
+                torch.cuda.empty_cache()
+                progress.advance(task)
+        except KeyboardInterrupt:
+            interrupted = True
+            measured = len(entries) + len(unfinished)
+            unfinished += (
+                f"{suite}: {product.name} ({product}): ended before" for suite, product in products[measured:]
+            )
+        live.update(_table(out, entries))
+    return Results(environment, tuple(entries), tuple(unfinished)), interrupted
+
+
+def _table(out: Console, entries: list[Entry]) -> Table:
+    names = list(dict.fromkeys(name for each in entries for name in each.competitors if name not in (OURS, AGAIN)))
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if out.width >= 100 else 1, 0, 0))
+    for heading in ("product", "plan"):
+        table.add_column(heading)
+    for heading in ("us", "TFLOP/s", "GB/s", "roofline", *(f"ratio to {name}" for name in names), "noise"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("norm: ours, theirs", justify="right")
+    for each in entries:
+        table.add_row(
+            f"{each.name}\n{each.shape} {each.dtype}",
+            each.plan,
+            _times(each),
+            f"{each.tflops:.1f}",
+            f"{each.gigabytes_per_second:.0f}",
+            "" if each.roofline_share is None else f"{each.roofline_share:.0%} {each.bound}",
+            *(_ratio(each, name) for name in names),
+            f"{each.noise:.1%}" if AGAIN in each.competitors else "",
+            ", ".join(_norm(each.competitors[name]) for name in (OURS, *names) if name in each.competitors),
+            style="yellow" if each.state is not None and each.state.throttled else None,
+        )
+    return table
+
+
+def _times(entry: Entry) -> str:
+    lower, upper = entry.ours.quartiles
+    text = f"{entry.ours.median * 1e3:.1f}\n{lower * 1e3:.1f} to {upper * 1e3:.1f}"
+    return text if entry.ours.graph_ms is None else f"{text}\nin a graph {entry.ours.graph_ms * 1e3:.1f}"
+
+
+def _ratio(entry: Entry, name: str) -> str:
+    if name not in entry.competitors:
+        return ""
+    return f"{entry.ratio(name):.3f}\n{entry.verdict(name)}"
+
+
+def _norm(competitor: Competitor) -> str:
+    return "-" if competitor.norm is None else f"{competitor.norm:.1e}"
+
+
+def _print_summary(results: Results) -> None:
+    out = console()
+    for suite in results.suites:
+        for name in results.opponents:
+            mean = results.mean_ratio(suite, name)
+            if mean is not None:
+                out.print(f"{suite}: geometric mean of the ratios to {name}: {mean:.3f}")
+    held_down = [each.name for each in results.entries if each.state is not None and each.state.throttled]
+    if held_down:
+        out.print(f"The clocks were held down at: {', '.join(held_down)}.", style="yellow")
+    for missed in results.unfinished:
+        out.print(f"Not measured: {missed}.", style="yellow")
+
+
+def _compare(old: Path, new: Path) -> None:
+    try:
+        comparison = compare(Results.read(old), Results.read(new))
+    except (OSError, ValueError) as error:
+        raise UnusableError(str(error)) from error
+    click.echo(comparison.describe())
+    if comparison.regression:
+        raise click.exceptions.Exit(1)

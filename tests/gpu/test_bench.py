@@ -1,0 +1,71 @@
+"""`tilesmith bench` and `tilesmith tune` on the GPU, on small products."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tilesmith.bench.results import AGAIN, OURS, Results
+from tilesmith.cli import main
+from tilesmith.device import installed
+from tilesmith.planner import choose
+from tilesmith.problem import Problem
+
+
+def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    arguments = ["bench", "--shape", "1024x1024x1024", "--shape", "300x200x100:tn:3", "--json", str(target)]
+    done = CliRunner().invoke(main, [*arguments, "--against", "torch,torch-tf32", "--html", str(tmp_path / "r.html")])
+    assert done.exit_code == 0, done.output
+    results = Results.read(target)
+    assert results.unfinished == ()
+    assert results.environment.gpu == installed(0).name
+    for entry in results.entries:
+        assert set(entry.competitors) == {OURS, "torch", AGAIN, "torch-tf32"}
+        assert {each.precision for each in entry.competitors.values()} == {"fp32", "tf32"}
+        for name, each in entry.competitors.items():
+            assert len(each.samples_ms) >= 20
+            assert min(each.samples_ms) > 0
+            assert each.norm is not None
+            assert each.norm < (1e-5 if each.precision == "fp32" else 1e-2)
+            assert (each.graph_ms is None) == (name == AGAIN or entry.ours.median > 0.05)
+        assert entry.state is not None
+        assert entry.state.sm_mhz[1] > 100
+        assert entry.roofline_share is None or 0 < entry.roofline_share < 1
+
+
+def test_integers_have_no_opponent(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    done = CliRunner().invoke(main, ["bench", "--shape", "128x128x128", "--dtype", "int8", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    (entry,) = Results.read(target).entries
+    assert list(entry.competitors) == [OURS]
+
+
+def test_triton_is_an_opponent(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    shapes = ["--shape", "256x384x200", "--shape", "64x96x72:nt:2"]
+    done = CliRunner().invoke(main, ["bench", *shapes, "--against", "triton", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    results = Results.read(target)
+    assert results.unfinished == ()
+    for entry in results.entries:
+        norm = entry.competitors["triton"].norm
+        assert norm is not None
+        assert norm < 1e-5
+
+
+def test_tuning_keeps_a_plan_that_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = tmp_path / "t.json"
+    done = CliRunner().invoke(main, ["tune", "--shape", "512x2048x512", "--dtype", "bfloat16", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(target.read_text())
+    assert found["regret"] >= 1
+    assert found["milliseconds"][found["best"]] == min(found["milliseconds"].values())
+    operands = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((512, 2048), (2048, 512))]
+    chosen = choose(Problem.of(*operands), installed(0))
+    assert chosen.name == (found["best"] if found["regret"] > 1.01 else found["choice"])
+    assert CliRunner().invoke(main, ["tune", "--forget"]).exit_code == 0

@@ -1,0 +1,444 @@
+"""Explanations: they agree with the plan, whatever the product and the GPU, and a person can read them."""
+
+import dataclasses
+import json
+import math
+import re
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import tilesmith
+from tilesmith import device
+from tilesmith.accuracy import Accuracy
+from tilesmith.bench import suites
+from tilesmith.bench.suites import Product
+from tilesmith.cli import main
+from tilesmith.device import KNOWN_GPUS, Device
+from tilesmith.explanation import Explanation
+from tilesmith.explanation.tiles import Axis
+from tilesmith.kernels import FAMILIES, sm90
+from tilesmith.plan import Cost, Plan
+from tilesmith.planner import choose
+from tilesmith.problem import Problem
+from tilesmith.roofline import Peak, tensor_rate
+
+H200, A100 = KNOWN_GPUS["h200"], KNOWN_GPUS["a100"]
+SUITES = sorted(path.name.removesuffix(".toml") for path in (resources.files("tilesmith.bench") / "suites").iterdir())
+KINDS: list[tuple[str, Accuracy]] = [("float32", "fp32"), ("float32", "tf32"), ("bfloat16", "fp32")]
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def planned(product: Product, dtype: str, accuracy: Accuracy, gpu: Device) -> Plan:
+    operands = dataclasses.replace(product, dtype=dtype).operands("meta")
+    return choose(Problem.of(*operands, accuracy=accuracy), gpu)
+
+
+def explained(a: torch.Tensor, b: torch.Tensor, gpu: str = "h200", accuracy: str = "fp32") -> Explanation:
+    return tilesmith.explain(a, b, accuracy=accuracy, gpu=gpu)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def section(text: str, heading: str) -> list[str]:
+    """The lines under a heading, up to the next one."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(heading)) + 1
+    end = next((i for i in range(start, len(lines)) if lines[i] and not lines[i].startswith(" ")), len(lines))
+    return [line for line in lines[start:end] if line]
+
+
+def drawn(picture: list[str]) -> tuple[int, int]:
+    """The rows and columns of a picture, with those that it says it leaves out."""
+    rows = [line for line in picture if "|" in line]
+    columns = {line.count("|") - 1 - line.count("| ... |") for line in rows}
+    assert len(columns) == 1
+    left_out = {
+        name: int(count.replace(",", "")) for count, name in re.findall(r"([\d,]+) (rows|columns)", picture[-1])
+    }
+    assert (" ... " in rows[0]) == ("columns" in left_out)
+    assert any(line.strip() == "..." for line in picture) == ("rows" in left_out)
+    return len(rows) + left_out.get("rows", 0), columns.pop() + left_out.get("columns", 0)
+
+
+def assert_agrees(found: Explanation, plan: Plan) -> None:
+    problem, text = plan.problem, str(found)
+    assert text.startswith(f"{problem}")
+    assert f"on {plan.device.name} ({plan.device.arch})" in text.splitlines()[0]
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert text.isascii()
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+    assert (found.plan, found.work.flops) == (plan.name, 2 * problem.m * problem.n * problem.k * problem.batches)
+    bounds = found.work.bounds
+    assert bounds is not None and bounds.compute_us is not None
+    assert bounds.least_us == max(bounds.compute_us, bounds.memory_us) > 0
+    assert bounds.bound == ("compute" if bounds.compute_us > bounds.memory_us else "memory")
+
+    assert len(found.launches) == len(plan.stages)
+    words = one_line("\n".join(section(text, "The plan:")))
+    for launch, stage in zip(found.launches, plan.stages, strict=True):
+        assert (launch.kernel, launch.grid, launch.threads) == (stage.kernel.entry, stage.grid, stage.threads)
+        grid = " x ".join(f"{size:,}" for size in stage.grid if size != 1) or "1"
+        assert f"grid {grid}, {stage.threads} threads" in words
+        assert launch.does in words
+        if stage.kernel.shared_bytes:
+            assert f"{stage.kernel.shared_bytes:,} bytes of shared memory" in words
+    assert ("workspace:" in words) == (plan.workspace_bytes > 0)
+
+    tiles, tiling = found.tiles, plan.tiling
+    assert tiling is not None
+    m, n = (problem.n, problem.m) if tiling.transposed else (problem.m, problem.n)
+    down, across = math.ceil(m / tiling.rows), math.ceil(n / tiling.columns)
+    assert drawn(list(tiles.picture())) == (down, across)
+    assert drawn(list(tiles.picture_of_a_tile())) == (
+        tiling.rows // tiling.worker_rows,
+        tiling.columns // tiling.worker_columns,
+    )
+    workers = tiling.rows * tiling.columns // (tiling.worker_rows * tiling.worker_columns) * tiling.worker_sets
+    threads = {"warpgroups": 128, "warps": 32}[tiling.workers]
+    assert threads * (workers + tiling.loaders) == plan.product.threads
+    assert tiles.tiles == down * across * problem.batches
+    assert tiles.filled == pytest.approx(m * n / (down * tiling.rows * across * tiling.columns))
+
+    waves = found.waves
+    assert waves.units == tiles.tiles * tiling.parts_of_k + waves.only_fill_clusters
+    assert (waves.waves - 1) * waves.units_at_once + waves.in_last_wave == waves.units
+    assert 0 < waves.in_last_wave <= waves.units_at_once
+    if plan.product.kernel.entry == "sm90":  # its blocks go on to the next tile
+        assert plan.product.grid == (min(waves.units, waves.units_at_once), 1, 1)
+    else:
+        assert math.prod(plan.product.grid) == waves.units
+
+    assert found.estimate.cycles == plan.cycles
+    assert math.fsum(part.cycles for part in found.estimate.parts) == pytest.approx(plan.cycles, rel=1e-12)
+    assert found.estimate.us is not None
+    assert math.fsum(part.us or 0 for part in found.estimate.parts) == pytest.approx(found.estimate.us, rel=1e-12)
+
+    assert {each.candidate for each in found.alternatives} == {each.candidate for each in plan.rejections}
+    compared = [each.cycles for each in found.alternatives if each.cycles is not None]
+    assert compared == sorted(compared)
+    assert [each.cycles for each in found.alternatives[len(compared) :]] == [None] * (
+        len(found.alternatives) - len(compared)
+    )
+    assert json.loads(json.dumps(dataclasses.asdict(found), allow_nan=False))["plan"] == plan.name
+
+
+@pytest.mark.parametrize(("dtype", "accuracy"), KINDS, ids=["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_product_of_the_suites_is_explained_for_every_known_gpu(
+    suite: str, dtype: str, accuracy: Accuracy
+) -> None:
+    for product in suites.load(suite):
+        for gpu in KNOWN_GPUS.values():
+            plan = planned(product, dtype, accuracy, gpu)
+            assert_agrees(Explanation.of(plan), plan)
+
+
+@pytest.mark.parametrize("name", KNOWN_GPUS)
+def test_every_type_is_explained(name: str) -> None:
+    for dtype in (torch.float64, torch.float16, torch.int8, torch.int64):
+        text = str(explained(meta(70, 80, dtype=dtype), meta(80, 90, dtype=dtype), name))
+        assert text.startswith("70 x 80 x 90 ")
+    unknown = explained(meta(70, 80, dtype=torch.int8), meta(80, 90, dtype=torch.int8), name)
+    assert unknown.work.bounds is not None and unknown.work.bounds.bound is None
+    assert "the peak rate of int8 is not known" in str(unknown)
+    assert "times the roofline" not in str(unknown)
+
+
+@pytest.mark.parametrize(("a", "b"), [((0, 5), (5, 3)), ((4, 0), (0, 3)), ((2, 0, 5), (5, 3)), ((7,), (7,))])
+def test_there_may_be_nothing_to_do(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    for name in KNOWN_GPUS:
+        found = explained(meta(*a), meta(*b), name)
+        assert found.work.flops == Problem.of(meta(*a), meta(*b)).flops
+        assert "The tiles" in str(found)
+
+
+# What the words say.
+
+
+def test_planes_are_explained() -> None:
+    found = explained(meta(8205, 2949), meta(2949, 5921))
+    split, product, wide_split, wide_product = found.launches
+    assert split.does == "splits both operands into two float16 planes each, scaled, and takes a census of their values"
+    assert "three products of 2 by 2 float16 planes" in product.does
+    assert (product.planes, product.products_of_planes) == ((2, 2), 3)
+    assert product.returns_at_once == "if the census finds values that these planes cannot hold"
+    assert wide_split.does == "splits both operands into three bfloat16 planes each, which hold float32's whole range"
+    assert "six products of 3 by 3 bfloat16 planes" in wide_product.does
+    assert wide_split.returns_at_once == wide_product.returns_at_once != product.returns_at_once
+    assert split.returns_at_once is None
+    assert [part.name for part in found.estimate.parts] == ["preparation", "product", "idle launches"]
+    assert not found.promises.independent_of_other_rows
+    assert "No larger than that of torch's float32 product" in one_line(str(found))
+
+
+def test_short_sums_keep_the_least_product() -> None:
+    plan = sm90.plan(Problem.of(meta(4096, 256), meta(256, 4096)), H200, sm90.Configuration(128, 128))
+    assert Explanation.of(plan).launches[1].products_of_planes == 4
+
+
+def test_an_operand_that_the_product_splits_itself_is_explained() -> None:
+    plan = sm90.plan(Problem.of(meta(4096, 4096), meta(4096, 128)), H200, sm90.Configuration(128, 128, raw=True))
+    split, product = Explanation.of(plan).launches[:2]
+    assert split.does.startswith("splits B into two float16 planes, scaled")
+    assert split.does.endswith("; finds scales for A, which the product splits itself")
+    assert "one operand split in registers on the way" in product.does
+    assert product.returns_at_once is None
+
+
+def test_a_packed_operand_is_not_split() -> None:
+    plan = choose(Problem.of(meta(4096, 4096), meta(4096, 4096), packed=(False, True)), H200)
+    found = Explanation.of(plan)
+    assert found.launches[0].does.startswith("splits A into two float16 planes, ")
+    assert "B by rows, packed" in str(found)
+
+
+def test_operands_of_two_types_have_their_own_planes() -> None:
+    mixed = meta(4096, 4096, dtype=torch.float16), meta(4096, 4096)
+    split, product = explained(*mixed).launches[:2]
+    assert split.does.startswith("splits A into one float16 plane and B into two float16 planes, ")
+    assert (product.planes, product.products_of_planes) == ((1, 2), 2)
+
+
+def test_an_output_without_contiguous_lines_is_stored_by_a_launch_of_its_own() -> None:
+    out = meta(512, 1024, 2, dtype=torch.bfloat16)[..., 0]
+    operands = meta(512, 512, dtype=torch.bfloat16), meta(512, 1024, dtype=torch.bfloat16)
+    found = Explanation.of(sm90.plan(Problem.of(*operands, out=out), H200, sm90.Configuration(128, 128)))
+    assert found.launches[-1].does == "stores the sums in the bfloat16 output, which has no contiguous lines"
+    assert "the output with strides of 2048 and 2" in str(found)
+
+
+def test_copies_clusters_and_splits_are_explained() -> None:
+    problem = Problem.of(meta(300, 1001, dtype=torch.float16), meta(1001, 200, dtype=torch.float16))
+    plan = sm90.plan(problem, H200, sm90.Configuration(128, 64, cluster=2, splits=3))
+    found = Explanation.of(plan)
+    assert_agrees(found, plan)
+    assert [launch.kernel for launch in found.launches] == ["realign", "sm90", "reduce"]
+    assert found.launches[0].does.startswith("copies A to lines that start at multiples of 16 bytes")
+    assert found.launches[2].does == "adds the 3 parts of K in their order into the float16 output"
+    assert (found.waves.units, found.waves.only_fill_clusters, found.waves.parts_of_k) == (48, 12, 3)
+    text = one_line(str(found))
+    assert "K is cut into 3 parts" in text
+    assert "How K is split depends on all sizes" in text
+    assert [part.name for part in found.estimate.parts] == ["preparation", "product", "reduction"]
+
+
+def test_a_transposed_product_is_drawn_as_it_is_cut() -> None:
+    problem = Problem.of(meta(16, 4096, dtype=torch.bfloat16), meta(4096, 4096, dtype=torch.bfloat16))
+    found = Explanation.of(sm90.plan(problem, H200, sm90.Configuration(64, 16, swap=True)))
+    assert (found.tiles.rows, found.tiles.columns) == (Axis(4096, 64), Axis(16, 16))
+    assert "the transposed output, 4096 x 16: 64 x 1 tiles of 64 x 16" in str(found)
+
+
+def test_the_picture_of_an_odd_output() -> None:
+    found = explained(meta(300, 100), meta(100, 200), "a100", "ieee")
+    tile = found.tiles.rows.step, found.tiles.columns.step
+    assert tile == (32, 32)
+    assert list(found.tiles.picture()) == [
+        "             32     32     32     32     32     32     8",
+        "          +------+------+------+------+------+------+------+",
+        "       32 |      |      |      |      |      |      | 25%  |",
+        "          +------+------+------+------+------+------+------+",
+        "       32 |      |      |      |      |      |      | 25%  |",
+        "          +------+------+------+------+------+------+------+",
+        "      ...",
+        "          +------+------+------+------+------+------+------+",
+        "       32 |      |      |      |      |      |      | 25%  |",
+        "          +------+------+------+------+------+------+------+",
+        "       12 | 38%  | 38%  | 38%  | 38%  | 38%  | 38%  |  9%  |",
+        "          +------+------+------+------+------+------+------+",
+        "          6 rows in the middle are left out",
+    ]
+    assert found.tiles.partly_filled == 10 + 7 - 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "accuracy", "independent", "sums"),
+    [
+        ("a100", torch.float32, "fp32", True, "One chain of float32 multiply-adds"),
+        ("h200", torch.float32, "ieee", True, "One chain of float32 multiply-adds"),
+        ("h200", torch.float32, "fp32", False, "The tensor cores sum 64 of K at a time"),
+        ("h200", torch.bfloat16, "fp32", True, "One sum in float32 on the tensor cores"),
+        ("t4", torch.int16, "fp32", True, "One chain of 32-bit integers"),
+        ("h200", torch.float64, "fp32", True, "One chain of float64 multiply-adds"),
+    ],
+)
+def test_what_is_promised(gpu: str, dtype: torch.dtype, accuracy: str, independent: bool, sums: str) -> None:
+    found = explained(meta(4096, 4096, dtype=dtype), meta(4096, 4096, dtype=dtype), gpu, accuracy)
+    assert found.promises.independent_of_other_rows == independent
+    assert found.promises.sums.startswith(sums)
+    assert ("An element depends on its row" in one_line(str(found))) == independent
+
+
+@pytest.mark.parametrize(
+    ("gpu", "accuracy", "k", "error"),
+    [
+        ("a100", "fp32", 4096, "That of one chain of float32 roundings: up to twice that of torch's product"),
+        ("a100", "tf32", 4096, "That of one chain of float32 roundings."),
+        ("h200", "ieee", 4096, "That of one chain of float32 roundings."),
+        ("h200", "fp32", 4096, "No larger than that of torch's float32 product"),
+        ("h200", "tf32", 4096, "No larger than that of torch's TF32 product"),
+        ("h200", "fp32", 32, "As small as float32 can have it: one rounding."),
+    ],
+)
+def test_the_error_of_float32_is_that_of_the_kernel_and_the_accuracy(
+    gpu: str, accuracy: str, k: int, error: str
+) -> None:
+    assert explained(meta(4096, k), meta(k, 4096), gpu, accuracy).promises.error.startswith(error)
+
+
+def test_a_last_resort_on_hopper_promises_what_it_has() -> None:
+    found = explained(meta(2, 2, 2, 2, 64, 64).transpose(0, 3).transpose(1, 2), meta(2, 2, 2, 2, 64, 64))
+    assert found.launches[0].kernel == "simt"
+    assert found.promises.error.startswith("That of one chain")
+
+
+def test_alternatives_are_ten_at_most_and_the_rest_is_counted() -> None:
+    found = explained(meta(8205, 2949), meta(2949, 5921))
+    lines = section(str(found), "Not taken")
+    assert len(lines) == 11
+    assert lines[-1] == f"  and {len(found.alternatives) - 10} others"
+    assert {
+        family.name for family in FAMILIES if family.rejects(Problem.of(meta(8205, 2949), meta(2949, 5921)), H200)
+    } <= {each.candidate for each in found.alternatives}
+    few = explained(meta(8205, 2949), meta(2949, 5921), "a100")
+    assert "others" not in str(few)
+    assert "sm90: needs compute capability 9.0, and NVIDIA A100 has 8.0" in str(few)
+
+
+# Where it is explained for.
+
+
+def test_without_a_gpu_it_is_an_h200_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = tilesmith.explain(torch.ones(5, 6), torch.ones(6, 7))
+    assert (found.gpu, found.notes) == ("NVIDIA H200", ("torch finds no GPU here: this is for an NVIDIA H200.",))
+
+
+def test_with_a_gpu_it_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = dataclasses.replace(A100, name="Some GPU", sm_count=10)
+    properties = SimpleNamespace(
+        name="Some GPU",
+        multi_processor_count=10,
+        clock_rate=1_000_000,
+        memory_clock_rate=1_000_000,
+        memory_bus_width=512,
+        L2_cache_size=2**20,
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(device, "installed", lambda index: here)
+    found = tilesmith.explain(meta(512, 512), meta(512, 512))
+    assert (found.gpu, found.notes) == ("Some GPU", ())
+    assert found.estimate.clock_hz == 1e9
+    assert found.work.bounds is not None and found.work.bounds.bytes_per_second == 128e9
+    assert tilesmith.explain(meta(512, 512), meta(512, 512), gpu="t4").gpu == "Tesla T4"
+
+
+def test_a_gpu_whose_peaks_are_not_known_has_clocks_and_no_roofline() -> None:
+    plan = choose(Problem.of(meta(512, 512), meta(512, 512)), dataclasses.replace(A100, name="Some GPU"))
+    found = Explanation.of(plan)
+    assert (found.work.bounds, found.estimate.us, found.estimate.rooflines) == (None, None, None)
+    assert "no roofline: the peak rates of this GPU are not known" in str(found)
+    assert f"{plan.cycles:,.0f} clocks" in str(found)
+
+
+def test_an_estimate_below_the_roofline_says_why() -> None:
+    below, above = (str(explained(meta(32768, 64), meta(64, 32768), gpu)) for gpu in ("l4", "a100"))
+    assert "less than the least time: memory decides" in below
+    assert "less than the least time" not in above
+
+
+def test_operands_that_are_converted_first_are_explained_as_such() -> None:
+    a, b = meta(64, 64), meta(64, 64, dtype=torch.float16)
+    found = tilesmith.explain(a, b, accuracy="fp32", gpu="a100")
+    assert "converted to float32 first" in found.notes[0]
+    assert found.product == "64 x 64 x 64 float32"
+    with pytest.raises(RuntimeError, match="same dtype"):
+        tilesmith.explain(a, b, gpu="a100")
+    with pytest.raises(ValueError, match="unknown GPU 'k80'; known are h200"):
+        tilesmith.explain(a, a, gpu="k80")
+
+
+# Costs and peaks.
+
+
+def test_parts_of_a_cost_sum_to_its_cycles() -> None:
+    cost = Cost(product=1e5 + 0.1, preparation=2e4, idle_launches=3e3, reduction=4e2, scale=1.13, timer=6e3)
+    assert sum(cost.cycles_by_part.values()) == pytest.approx(cost.cycles, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"), [("h200", 1071), ("h100", 1071), ("a100", 312), ("l4", 121), ("rtx4090", 330), ("t4", 65)]
+)
+def test_peaks_are_those_of_the_data_sheets(name: str, tflops: float) -> None:
+    rate = tensor_rate(KNOWN_GPUS[name].capability, "fp16")
+    assert rate is not None
+    assert Peak.known(name).flops_per_second(rate) == pytest.approx(tflops * 1e12, rel=0.005)
+
+
+# The command.
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["explain", *arguments])
+
+
+def run_json(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def test_the_command_prints_the_text() -> None:
+    result = run("2048x8192x4096:tn", "--gpu", "h200", "--dtype", "bfloat16")
+    a, b = meta(8192, 2048, dtype=torch.bfloat16).T, meta(8192, 4096, dtype=torch.bfloat16)
+    assert (result.exit_code, result.stdout) == (0, f"{explained(a, b)}\n")
+    assert "A by columns, B by rows" in result.stdout
+
+
+def test_the_command_prints_json_with_all_alternatives() -> None:
+    found = run_json("512x1024x2048::128", "--gpu", "h100", "--accuracy", "tf32")
+    assert (found["product"], found["gpu"]) == ("128 x 512 x 1024 x 2048 float32", "NVIDIA H100")
+    assert found["work"]["precision"] == "tf32"
+    plan = choose(Problem.of(meta(128, 512, 1024), meta(128, 1024, 2048), accuracy="tf32"), KNOWN_GPUS["h100"])
+    assert len(found["alternatives"]) == len(plan.rejections) > 10
+
+
+def test_the_example_in_the_documentation_is_what_the_command_prints() -> None:
+    documentation = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    found = re.search(r"`tilesmith explain (.*)` prints\n\n```\n(.*?)```\n", documentation, re.DOTALL)
+    assert found is not None
+    assert run(*found[1].split()).stdout == found[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["4096"], "'4096' is not a product: write MxKxN[:LAYOUT][:BATCH]"),
+        (["4096x1024x-3"], "is not a product"),
+        (["4096x0x5"], "has a size of 0"),
+        (["5x6x7:nx"], "has the layout 'nx'; it is one of nn, nt, tn and tt"),
+        (["5x6x7:nn:0"], "has a batch of '0'"),
+        (["5x6x7", "--gpu", "k80"], "'k80' is not one of 'h200'"),
+        (["5x6x7", "--dtype", "complex64"], "'complex64' is not one of"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_why(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in one_line(result.stderr)
