@@ -1,6 +1,7 @@
 """`tilesmith check` from the command line, with a judge of the test's own where a GPU would be needed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, verdict: Verdict | Exception) -> li
     asked: list[Any] = []
 
     class Judge:
-        def __init__(self, problem: Path, *, limits: Limits) -> None:
+        def __init__(self, problem: Path, *, limits: Limits, say: Callable[[str], None]) -> None:
             asked.extend([problem, limits.seconds])
+            say("building [it]")
 
         def __enter__(self) -> "Judge":
             return self

@@ -35,8 +35,11 @@ def test_what_the_sanitizer_says_is_a_finding(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "candidate.py").write_text(CANDIDATE)
     monkeypatch.setattr(sanitizer, "find", lambda: str(tool))
     monkeypatch.setattr(sanitizer, "command", lambda found: [sys.executable, found])
-    with Judge(tmp_path / "problem.py", device="cpu") as judge:
+    steps: list[str] = []
+    with Judge(tmp_path / "problem.py", device="cpu", say=steps.append) as judge:
         verdict = judge(tmp_path / "candidate.py", sanitize=True)
+    assert steps[:2] == ["building candidate.py", "comparing: given inputs"]
+    assert steps[-1] == "running it under compute-sanitizer"
     assert [each.name for each in verdict.findings if each.passed is not True] == [sanitizer.NAME]
     assert verdict.finding(sanitizer.NAME).passed is False
     assert verdict.finding(sanitizer.NAME).detail == said

@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,8 @@ import click
 from tilesmith import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from _typeshed import DataclassInstance
     from rich.console import Console
 
@@ -76,6 +79,16 @@ def console() -> "Console":
 
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
     return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+@contextmanager
+def progress_line(what: str) -> "Iterator[Callable[[str], None]]":
+    """A line on a terminal's stderr that says what is being done; call what comes with the next step."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(escape(what)) as status:
+        yield lambda step: status.update(escape(step))
 
 
 def format_bytes(count: int) -> str:

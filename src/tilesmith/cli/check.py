@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import torch
 
-from tilesmith.cli import UnusableError, json_option, print_json
+from tilesmith.cli import UnusableError, json_option, print_json, progress_line
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
 from tilesmith.kernelbench.check.verdict import Finding, Mode, Speed, Verdict
@@ -62,7 +62,7 @@ def check(
     if not torch.cuda.is_available():
         raise UnusableError("check runs candidates on an NVIDIA GPU, and torch finds none here")
     try:
-        with Judge(problem, limits=Limits(seconds=timeout)) as judge:
+        with progress_line("starting") as say, Judge(problem, limits=Limits(seconds=timeout), say=say) as judge:
             verdict = judge(candidate, mode=mode, accuracy=accuracy, sanitize=sanitize)
     except ProblemError as error:
         raise UnusableError(str(error)) from error

@@ -10,7 +10,7 @@ import torch
 
 from tilesmith import device as devices
 from tilesmith.accuracy import Accuracy
-from tilesmith.cli import UnusableError, console, format_bytes, json_option, print_json
+from tilesmith.cli import UnusableError, console, format_bytes, json_option, print_json, progress_line
 from tilesmith.device import Device
 from tilesmith.errors import UnavailableError
 from tilesmith.jit import compiler
@@ -89,7 +89,7 @@ def _optimized(
     is_here = torch.cuda.is_available() and devices.installed(torch.cuda.current_device()).arch == gpu.arch
     verdict, compiled = None, []
     if is_here and not no_check:
-        with Judge(problem) as judge:
+        with progress_line("starting") as say, Judge(problem, say=say) as judge:
             verdict = judge(output, accuracy=accuracy)
     elif not is_here:
         for each, part in device_texts(plan, gpu):

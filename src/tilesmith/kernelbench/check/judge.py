@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +33,12 @@ class Judge:
         device: str = "cuda",
         limits: Limits | None = None,
         turn: AbstractContextManager[object] | None = None,
+        say: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`turn` is held while the device is in use, and not while a candidate builds: a lock lets several judges build
-        at the same time."""
+        at the same time. `say` is called with each step, for someone who waits."""
         self._turn = nullcontext() if turn is None else turn
+        self._say = say
         self.problem = Path(problem).resolve()
         self._device = device
         self._limits = limits or Limits()
@@ -62,7 +65,7 @@ class Judge:
         seed = _OFFICIAL_SEED if mode == "official" else secrets.randbits(62)
         with Sandbox(_WORKER, self._new_folder(), self._limits) as worker:
             self._load_reference(seed)
-            session = Session(self.problem, self._device, seed, self._reference, worker)
+            session = Session(self.problem, self._device, seed, self._reference, worker, self._say)
             built = self._build(session, path)
             if not built.passed:
                 return Verdict(mode, (built,))
@@ -92,6 +95,7 @@ class Judge:
             raise ProblemError(f"{self.problem.name}: {died}") from None
 
     def _build(self, session: Session, candidate: Path) -> Finding:
+        session.say(f"building {candidate.name}")
         session.worker.wait_until_ready()
         init = session.worker.folder / "init.pt"
         shutil.copyfile(self._reference.folder / "init.pt", init)
@@ -108,6 +112,7 @@ class Judge:
         if tool is None:
             return Finding(sanitizer.NAME, None, "compute-sanitizer is not on the PATH")
         with Sandbox(_WORKER, self._new_folder(), self._limits, prefix=sanitizer.command(tool)) as worker:
-            session = Session(self.problem, self._device, seed, self._reference, worker)
+            session = Session(self.problem, self._device, seed, self._reference, worker, self._say)
             built = self._build(session, candidate)
+            session.say("running it under compute-sanitizer")
             return sanitizer.judge(session) if built.passed else Finding(sanitizer.NAME, False, built.detail)

@@ -24,6 +24,7 @@ def judge(session: Session) -> Verdict:
     notes = [f"this mode cannot see: {each}" for each in _BLIND]
     timed = None
     if session.device == "cuda" and all(each.passed for each in findings):
+        session.say("timing it beside torch")
         try:
             session.make(seed=_SEED)
             work = session.ask_reference("work")
@@ -52,6 +53,7 @@ def _trial(session: Session, index: int, seed: int) -> Finding:
     name = f"trial {index + 1}"
     if not session.worker.is_alive:
         return Finding(name, None, "the candidate's process has ended")
+    session.say(f"comparing: {name}")
     try:
         session.make(seed=seed)
         session.run("take")

@@ -1,7 +1,7 @@
 """A candidate's process and the reference's, together: what both modes do with them."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ class Session:
     parameters_seed: int
     reference: Sandbox
     worker: Sandbox
+    say: Callable[[str], None]  # what is being done, for someone who waits
 
     @property
     def inputs(self) -> Path:

@@ -81,6 +81,7 @@ class _Strict:
         """Two calls on the same inputs: the first against float64, the second against the first."""
         if not self._session.worker.is_alive:
             return self._note(trial.name, None, "the candidate's process has ended")
+        self._session.say(f"comparing: {trial.name}")
         try:
             self._session.make(trial.kind, trial.layout)
             self._session.run("take")
@@ -171,6 +172,7 @@ class _Strict:
         """Times beside torch, and whether they can be."""
         classes = ["fp32", *({found or "fp32"} & {"tf32", "fp16", "bf16"})]
         session, inputs = self._session, str(self._session.inputs)
+        session.say("timing it beside torch")
         try:
             session.make()
             work = session.ask_reference("work")
