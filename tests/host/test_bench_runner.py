@@ -90,10 +90,9 @@ def bench(*arguments: str | Path) -> Result:
 
 
 def test_suites_and_shapes_are_measured_and_written(gpu: list[Product], tmp_path: Path) -> None:
-    files = [tmp_path / f"r.{kind}" for kind in ("json", "html")]
-    done = bench(
-        "--suite", "seeds", "--shape", "64x32x16:nt", "--dtype", "bfloat16", "--json", files[0], "--html", files[1]
-    )
+    files = [tmp_path / f"r.{kind}" for kind in ("json", "html", "png")]
+    to_files = [each for kind, file in zip(("json", "html", "png"), files, strict=True) for each in (f"--{kind}", file)]
+    done = bench("--suite", "seeds", "--shape", "64x32x16:nt", "--dtype", "bfloat16", *to_files)
     assert done.exit_code == 0, done.output
     assert len(gpu) == 6
     assert {product.dtype for product in gpu} == {"bfloat16"}
@@ -103,6 +102,7 @@ def test_suites_and_shapes_are_measured_and_written(gpu: list[Product], tmp_path
     assert len(read.entries) == 6
     assert "geometric mean" in done.output
     assert "<html" in files[1].read_text()
+    assert files[2].read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_five_reference_products_are_the_default(gpu: list[Product]) -> None:
@@ -127,12 +127,16 @@ def test_ctrl_c_keeps_what_was_measured(gpu: list[Product], monkeypatch: pytest.
     assert len(read.unfinished) == 3
 
 
-def test_a_wrong_result_is_not_timed_and_named(gpu: list[Product], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("gpu")
+def test_a_wrong_result_is_not_timed_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def wrong(product: Product, suite: str, settings: runner.Settings) -> Entry:
         raise WrongResultError("the result of ours is wrong")
 
     monkeypatch.setattr(runner, "measure", wrong)
-    done = bench("--shape", "4x4x4")
+    files = [tmp_path / f"r.{kind}" for kind in ("html", "png")]
+    done = bench("--shape", "4x4x4", "--html", files[0], "--png", files[1])
+    assert done.exit_code == 0
+    assert [file.exists() for file in files] == [True, False]  # there is nothing to plot
     assert "Not measured: shapes: 4x4x4" in done.output
     assert "the result of ours is wrong" in done.output
 

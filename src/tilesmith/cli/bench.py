@@ -23,6 +23,7 @@ from tilesmith.bench.runner import OPPONENTS, Opponent, Settings, WrongResultErr
 from tilesmith.bench.shapes import parse
 from tilesmith.bench.suites import Product
 from tilesmith.cli import UnusableError, console
+from tilesmith.errors import UnavailableError
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _GIVEN: Final = "shapes"  # the suite of what the command line names
@@ -98,14 +99,22 @@ def bench(
     products = list(_products(names, shapes, dtype))
     settings = Settings(against=against, accuracy=accuracy, warm_l2=warm_l2, seconds=seconds)
     results, interrupted = _run(products, settings)
-    for path, write in ((json_file, results.write), (html_file, lambda path: path.write_text(page(results)))):
-        if path is not None:
-            write(path)
-    if png_file is not None:
-        write_png(results, png_file)
+    _write(results, json_file, html_file, png_file)
     _print_summary(results)
     if interrupted:
         raise click.exceptions.Exit(_INTERRUPTED)
+
+
+def _write(results: Results, json_file: Path | None, html_file: Path | None, png_file: Path | None) -> None:
+    if json_file is not None:
+        results.write(json_file)
+    if html_file is not None:
+        html_file.write_text(page(results))
+    if png_file is not None and results.entries:
+        try:
+            write_png(results, png_file)
+        except UnavailableError as missing:
+            raise UnusableError(str(missing)) from missing
 
 
 def _products(names: tuple[str, ...], shapes: tuple[str, ...], dtype: str | None) -> Iterator[tuple[str, Product]]:
