@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-import torch
-
 from tilesmith.device import Device
-from tilesmith.kernels import result
+from tilesmith.kernels import doubles, result
+from tilesmith.kernels.doubles import few_as_rows
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import aligned_lines, round_up
 from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
@@ -37,27 +36,19 @@ _STEPS_OF_A_BLOCK: Final = 0.6  # along K, in which the start and the end of a b
 
 def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
-    if device.capability != (9, 0):
-        return "needs compute capability 9.0, where doubles are fast"
-    if {problem.a.dtype, problem.b.dtype} != {torch.float32} or problem.accuracy == "ieee":
-        return "is for float32, and does not sum in one chain"
-    if problem.k == 0 or problem.is_empty:
-        return "there is nothing to multiply"
-    if problem.batch:
-        return "does single products"
-    p = _oriented(problem)
+    if reason := doubles.rejects_single(problem, device):
+        return reason
+    p = few_as_rows(problem)
     if p.m > 1:
         return "is for one row or column"
     if p.k > 1 and p.b.row_stride != 1:
         return "reads lines along K"
-    if max(p.n, p.k) > 2**31 - 2**16:
-        return "its sizes cannot be counted with 32 bits"
     return None
 
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
-    yield Candidate("dot", _cost(_oriented(problem), device), partial(plan, problem, device))
+    yield Candidate("dot", _cost(few_as_rows(problem), device), partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -68,7 +59,7 @@ FAMILY: Final = Family("dot", rejects, candidates, exclusions)
 
 
 def plan(problem: Problem, device: Device) -> Plan:
-    p = _oriented(problem)
+    p = few_as_rows(problem)
     buffers: tuple[Buffer, Buffer] = ("a", "b") if p is problem else ("b", "a")
     lines, parts, threads = _lines(p), _parts(p, device), _threads(p)
     line_blocks = math.ceil(p.n / lines)
@@ -125,11 +116,6 @@ def plan(problem: Problem, device: Device) -> Plan:
         workspace_bytes=0 if out is None else out.bytes,
         splits=parts,
     )
-
-
-def _oriented(problem: Problem) -> Problem:
-    """The vector is a row."""
-    return problem.transposed if problem.n < problem.m else problem
 
 
 def _lines(problem: Problem) -> int:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import torch
-
 from tilesmith.device import Device
+from tilesmith.kernels import doubles
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import MOST_BATCH_DIMENSIONS, aligned_lines
 from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
@@ -73,12 +72,8 @@ _MEMORY: Final = 2300.0  # bytes, of the whole device
 
 def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
-    if device.capability != (9, 0):
-        return "its products of doubles are fast on compute capability 9.0"
-    if {problem.a.dtype, problem.b.dtype} != {torch.float32} or problem.accuracy == "ieee":
-        return "is for float32, and does not sum in one chain"
-    if problem.k == 0 or problem.is_empty:
-        return "there is nothing to multiply"
+    if reason := doubles.rejects(problem, device):
+        return reason
     if len(problem.batch) > MOST_BATCH_DIMENSIONS:
         return f"walks {MOST_BATCH_DIMENSIONS} batch dimensions at most, and this product has {len(problem.batch)}"
     if all(_unsuited(tile, problem) for tile in TILES):

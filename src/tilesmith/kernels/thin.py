@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import torch
-
 from tilesmith.device import Device
-from tilesmith.kernels import result
+from tilesmith.kernels import doubles, result
+from tilesmith.kernels.doubles import few_as_rows
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import aligned_lines, round_up
 from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
@@ -68,27 +67,19 @@ class _Cut:
 
 def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
-    if device.capability != (9, 0):
-        return "needs the tensor cores and the clusters of compute capability 9.0"
-    if {problem.a.dtype, problem.b.dtype} != {torch.float32} or problem.accuracy == "ieee":
-        return "is for float32, and does not sum in one chain"
-    if problem.k == 0 or problem.is_empty:
-        return "there is nothing to multiply"
-    if problem.batch:
-        return "does single products"
-    p = _oriented(problem)
+    if reason := doubles.rejects_single(problem, device):
+        return reason
+    p = few_as_rows(problem)
     if p.m > _MOST_ROWS:
         return f"is for {_MOST_ROWS} rows or columns at most"
     if not (_is_line(p.b) or _is_line(p.b.transposed)):
         return "reads an operand along contiguous lines"
-    if max(p.n, p.k) > 2**31 - 2**16:
-        return "its sizes cannot be counted with 32 bits"
     return None
 
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
-    p = _oriented(problem)
+    p = few_as_rows(problem)
     yield Candidate("thin", _cost(p, device, _cut(p, device)), partial(plan, problem, device))
 
 
@@ -100,7 +91,7 @@ FAMILY: Final = Family("thin", rejects, candidates, exclusions)
 
 
 def plan(problem: Problem, device: Device) -> Plan:
-    p = _oriented(problem)
+    p = few_as_rows(problem)
     buffers: tuple[Buffer, Buffer] = ("a", "b") if p is problem else ("b", "a")
     along_k = _along_k(p)
     lines = p.b.transposed if along_k else p.b
@@ -171,11 +162,6 @@ def plan(problem: Problem, device: Device) -> Plan:
         workspace_bytes=workspace_bytes,
         splits=cut.parts,
     )
-
-
-def _oriented(problem: Problem) -> Problem:
-    """The few are the rows."""
-    return problem.transposed if problem.n < problem.m else problem
 
 
 def _along_k(problem: Problem) -> bool:
