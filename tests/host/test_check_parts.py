@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tilesmith.kernelbench.check import analysis, inputs, precision, speed, strict, watch, wire
+from tilesmith.bench import precision
+from tilesmith.kernelbench.check import analysis, inputs, speed, strict, watch, wire
 from tilesmith.kernelbench.check.verdict import Finding, Speed, Spread, Verdict
 
 

@@ -6,12 +6,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 
@@ -22,6 +21,7 @@ from tilesmith import nvml
 from tilesmith.accuracy import Accuracy
 from tilesmith.bench import gpu_state, timing
 from tilesmith.bench.errors import error
+from tilesmith.bench.precision import best_class, bounds_of_product
 from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Environment
 from tilesmith.bench.suites import Product
 from tilesmith.device import Device
@@ -39,7 +39,6 @@ _ROUNDS: Final = 20  # at a time, and at least
 _MOST_ROUNDS: Final = 1000
 _SHORT_MS: Final = 0.05  # a product that takes less is timed in a CUDA graph, too
 _LARGEST_CHECKED: Final = 2**31  # elements of a result whose error is taken; float64 takes memory and time
-_PRECISIONS: Final = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 Call = Callable[[], torch.Tensor]
 
@@ -121,7 +120,7 @@ def _roofline(work: Work, gpu: Device, precision: str) -> Roofline | None:
 
 
 def _precision(dtype: str, accuracy: Accuracy) -> str:
-    precision = _PRECISIONS.get(dtype, "int")
+    precision = best_class(getattr(torch, dtype)) or "int"
     return "tf32" if precision == "fp32" and accuracy == "tf32" else precision
 
 
@@ -131,7 +130,7 @@ def _contenders(a: torch.Tensor, b: torch.Tensor, product: Product, settings: Se
     found = {OURS: _Contender(lambda: tilesmith.matmul(a, b, accuracy=settings.accuracy), precision)}
     if not a.dtype.is_floating_point:
         return found  # torch has no product of integers on a GPU
-    own = _PRECISIONS[product.dtype]
+    own = _precision(product.dtype, "fp32")
     if "torch" in settings.against:
         found[TORCH] = _Contender(lambda: torch.matmul(a, b), own)
         found[AGAIN] = _Contender(lambda: torch.matmul(a, b), own)
@@ -145,24 +144,8 @@ def _contenders(a: torch.Tensor, b: torch.Tensor, product: Product, settings: Se
 
 
 def _in_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    with _float32_precision("tf32"):
+    with timing.float32_precision("tf32"):
         return torch.matmul(a, b)
-
-
-@contextmanager
-def _float32_precision(name: str) -> Iterator[None]:
-    products = torch.backends.cuda.matmul
-    before = products.fp32_precision
-    products.fp32_precision = name
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
-
-
-def float32_in_torch() -> Any:
-    """torch's float32 products in float32, whatever TF32 setting the environment brought."""
-    return _float32_precision("ieee")
 
 
 def _checked(
@@ -179,15 +162,9 @@ def _checked(
     if result.numel() > _LARGEST_CHECKED:
         return None, None
     found = error(result, a, b)
-    if found.comp > _bound(contender.precision, product.k):
+    if found.comp > bounds_of_product(product.k, 0.0)[contender.precision]:
         raise WrongResultError(f"{product.name}: the result of {name} is wrong, its errors are {found}")
     return found.comp, found.norm
-
-
-def _bound(precision: str, k: int) -> float:
-    """What rounding explains, generously: of the operands, of K sums, and of the result."""
-    bits = {"fp64": 53, "fp32": 24, "tf32": 11, "fp16": 11, "bf16": 8}[precision]
-    return 8 * 2.0**-bits + 8 * max(k, 1) * 2.0 ** -min(bits + 13, 24 if precision != "fp64" else 53)
 
 
 def _timed(calls: Mapping[str, Call], rounds: int, seed: int, settings: Settings) -> dict[str, list[float]]:

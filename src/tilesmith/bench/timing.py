@@ -2,7 +2,8 @@
 
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,18 @@ def interleaved(
             events[name].append((start, end))
         torch.cuda.synchronize()
     return {name: Timing(tuple(start.elapsed_time(end) for start, end in pairs)) for name, pairs in events.items()}
+
+
+@contextmanager
+def float32_precision(name: str = "ieee") -> Iterator[None]:
+    """torch's float32 products in float32, or in "tf32", whatever setting the environment brought."""
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    products.fp32_precision = name
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def graphed(

@@ -61,6 +61,8 @@ class UnusableError(click.ClickException):
     exit_code = 2
 
 
+INTERRUPTED: Final = 130  # the exit code after Ctrl-C
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 
 

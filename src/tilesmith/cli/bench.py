@@ -1,8 +1,6 @@
 """`tilesmith bench`: products timed against torch, in the terminal, as JSON and as a page."""
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -10,26 +8,21 @@ import click
 import torch
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tilesmith.accuracy import ACCURACIES, Accuracy
-from tilesmith.bench import runner, suites
+from tilesmith.accuracy import Accuracy
+from tilesmith.bench import runner, timing
 from tilesmith.bench.compare import compare
 from tilesmith.bench.page import page
 from tilesmith.bench.plots import write_png
 from tilesmith.bench.results import AGAIN, OURS, Competitor, Entry, Results
 from tilesmith.bench.runner import OPPONENTS, Opponent, Settings, WrongResultError
-from tilesmith.bench.shapes import parse
 from tilesmith.bench.suites import Product
-from tilesmith.cli import UnusableError, console
+from tilesmith.cli import INTERRUPTED, UnusableError, console
+from tilesmith.cli.products import product_options, products, progress_bar
 from tilesmith.errors import UnavailableError
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
-_GIVEN: Final = "shapes"  # the suite of what the command line names
-_DTYPES: Final = ("float32", "bfloat16", "float16", "float64", "int8", "int32")
-_STYLES: Final = {"faster": "green", "slower": "red", "same": ""}
-_INTERRUPTED: Final = 130
 
 
 def _opponents(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Opponent, ...]:
@@ -40,12 +33,7 @@ def _opponents(context: click.Context, parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@click.option(
-    "--suite", "names", type=click.Choice(suites.NAMES), multiple=True, help="A suite of products; may be repeated."
-)
-@click.option("--shape", "shapes", multiple=True, help="MxKxN[:layout][:batch], as 2048x8192x4096:tn; may be repeated.")
-@click.option("--dtype", type=click.Choice(_DTYPES), help="The operands' type, instead of the suite's.")
-@click.option("--accuracy", type=click.Choice(ACCURACIES), help="How exact products of float32 must be.")
+@product_options
 @click.option(
     "--against",
     default="torch",
@@ -96,13 +84,13 @@ def bench(
         raise UnusableError(
             "bench times products on an NVIDIA GPU, and torch finds none here; `tilesmith explain` says what would run"
         )
-    products = list(_products(names, shapes, dtype))
+    chosen = list(products(names or (() if shapes else ("seeds",)), shapes, dtype))
     settings = Settings(against=against, accuracy=accuracy, warm_l2=warm_l2, seconds=seconds)
-    results, interrupted = _run(products, settings)
+    results, interrupted = _run(chosen, settings)
     _write(results, json_file, html_file, png_file)
     _print_summary(results)
     if interrupted:
-        raise click.exceptions.Exit(_INTERRUPTED)
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 def _write(results: Results, json_file: Path | None, html_file: Path | None, png_file: Path | None) -> None:
@@ -117,37 +105,18 @@ def _write(results: Results, json_file: Path | None, html_file: Path | None, png
             raise UnusableError(str(missing)) from missing
 
 
-def _products(names: tuple[str, ...], shapes: tuple[str, ...], dtype: str | None) -> Iterator[tuple[str, Product]]:
-    """Each with the name of its suite."""
-    for name in names or (() if shapes else ("seeds",)):
-        for product in suites.load(name):
-            yield name, replace(product, dtype=dtype or product.dtype)
-    for shape in shapes:
-        try:
-            product = parse(shape)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--shape") from error
-        yield _GIVEN, replace(product, dtype=dtype or product.dtype)
-
-
-def _run(products: list[tuple[str, Product]], settings: Settings) -> tuple[Results, bool]:
+def _run(chosen: list[tuple[str, Product]], settings: Settings) -> tuple[Results, bool]:
     """What was measured, and whether someone ended it before all was."""
     entries: list[Entry] = []
     unfinished: list[str] = []
     interrupted = False
     environment = runner.environment(["tilesmith", *sys.argv[1:]], settings)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    task = progress.add_task("Measuring", total=len(products))
     out = console()
-    with runner.float32_in_torch(), Live(console=out, refresh_per_second=4) as live:
+    progress = progress_bar(out)
+    task = progress.add_task("Measuring", total=len(chosen))
+    with timing.float32_precision(), Live(console=out, refresh_per_second=4) as live:
         try:
-            for suite, product in products:
+            for suite, product in chosen:
                 progress.update(task, description=f"{suite}: {product.name}")
                 live.update(Group(_table(out, entries), progress))
                 try:
@@ -159,9 +128,7 @@ def _run(products: list[tuple[str, Product]], settings: Settings) -> tuple[Resul
         except KeyboardInterrupt:
             interrupted = True
             measured = len(entries) + len(unfinished)
-            unfinished += (
-                f"{suite}: {product.name} ({product}): ended before" for suite, product in products[measured:]
-            )
+            unfinished += (f"{suite}: {product.name} ({product}): ended before" for suite, product in chosen[measured:])
         live.update(_table(out, entries))
     return Results(environment, tuple(entries), tuple(unfinished)), interrupted
 

@@ -6,8 +6,7 @@ arithmetic is checked on small shapes.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -155,7 +154,7 @@ def measure(products: Iterable[Product]) -> Measurement:
     arch = gpu.arch  # raises for a GPU that is not supported, before anything is allocated
     measured: list[Measured] = []
     not_measured: list[str] = []
-    with _float32_in_torch():
+    with timing.float32_precision():
         for product in products:
             try:
                 measured.append(_measure(product, gpu))
@@ -196,18 +195,6 @@ def _measure(product: Product, gpu: device.Device) -> Measured:
         torch_error=torch_error,
         accurate=_is_accurate(ours_error, product.k),
     )
-
-
-@contextmanager
-def _float32_in_torch() -> Iterator[None]:
-    """torch's float32 products in float32, whatever TF32 setting the environment brought."""
-    settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    settings.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
 
 
 def preview(products: Iterable[Product]) -> Preview:

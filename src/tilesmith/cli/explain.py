@@ -1,23 +1,19 @@
 """`tilesmith explain`: the plan of a product as a person reads it. It needs no GPU."""
 
-from typing import Final
-
 import click
 
 import tilesmith
 from tilesmith.accuracy import ACCURACIES
 from tilesmith.bench import shapes
 from tilesmith.cli import UnusableError, json_option, print_json
+from tilesmith.cli.products import DTYPES
 from tilesmith.device import KNOWN_GPUS
 from tilesmith.errors import UnavailableError
-from tilesmith.problem import OUT_DTYPES
-
-_DTYPES: Final = [str(dtype).removeprefix("torch.") for dtype in OUT_DTYPES]
 
 
 @click.command()
 @click.argument("shape", metavar=shapes.SYNTAX)
-@click.option("--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True, help="Of A and B.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True, help="Of A and B.")
 @click.option("--accuracy", type=click.Choice(ACCURACIES), help="Of float32; as torch is set if not given.")
 @click.option("--gpu", type=click.Choice(list(KNOWN_GPUS)), help="The GPU here if not given, or an H200.")
 @json_option

@@ -1,32 +1,27 @@
 """`tilesmith tune`: the fastest plans for products on this GPU, found by measuring, and kept."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tilesmith import accuracy as accuracies
 from tilesmith import device as devices
-from tilesmith.accuracy import ACCURACIES, Accuracy
-from tilesmith.bench import suites
+from tilesmith.accuracy import Accuracy
 from tilesmith.bench.recording import record
-from tilesmith.bench.shapes import parse
-from tilesmith.bench.suites import Product
 from tilesmith.bench.tuning import Tuned, mean_regret
 from tilesmith.bench.tuning import tune as tune_problem
-from tilesmith.cli import UnusableError, console
+from tilesmith.cli import INTERRUPTED, UnusableError, console
+from tilesmith.cli.products import product_options, products, progress_bar
 from tilesmith.planner import tuned as kept
 from tilesmith.problem import Problem
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
-_DTYPES: Final = ("float32", "bfloat16", "float16", "float64", "int8", "int32")
-_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +31,12 @@ class _Named:
 
 
 @click.command()
-@click.option(
-    "--suite", "names", type=click.Choice(suites.NAMES), multiple=True, help="A suite of products; may be repeated."
-)
-@click.option("--shape", "shapes", multiple=True, help="MxKxN[:layout][:batch], as 2048x8192x4096:tn; may be repeated.")
+@product_options
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Run this Python program, and tune the products that it makes.",
 )
-@click.option("--dtype", type=click.Choice(_DTYPES), help="The operands' type, instead of the suite's.")
-@click.option("--accuracy", type=click.Choice(ACCURACIES), help="How exact products of float32 must be.")
 @click.option(
     "--within",
     type=click.FloatRange(min=1),
@@ -86,7 +76,7 @@ def tune(
     if json_file is not None:
         json_file.write_text(json.dumps([_as_json(name, each) for name, each in found], indent=1) + "\n")
     if interrupted:
-        raise click.exceptions.Exit(_INTERRUPTED)
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 def _problems(
@@ -94,17 +84,11 @@ def _problems(
 ) -> list[_Named]:
     if not (names or shapes or trace):
         raise click.UsageError("name what to tune: --suite, --shape or --trace")
-    products: list[Product] = [product for name in names for product in suites.load(name)]
-    for shape in shapes:
-        try:
-            products.append(parse(shape))
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--shape") from error
     resolved = accuracies.resolve(accuracy)
-    found = []
-    for product in products:
-        of_type = replace(product, dtype=dtype or product.dtype)
-        found.append(_Named(product.name, Problem.of(*of_type.operands("meta"), accuracy=resolved)))
+    found = [
+        _Named(product.name, Problem.of(*product.operands("meta"), accuracy=resolved))
+        for _, product in products(names, shapes, dtype)
+    ]
     if trace is not None:
         recorded = record(trace)
         if not recorded:
@@ -116,15 +100,7 @@ def _problems(
 def _tuned(problems: list[_Named], within: float) -> tuple[list[tuple[str, Tuned]], bool]:
     """What was found, and whether someone ended it before all was."""
     found: list[tuple[str, Tuned]] = []
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    progress = progress_bar(Console(stderr=True))
     with progress:
         task = progress.add_task("Tuning", total=len(problems))
         try:

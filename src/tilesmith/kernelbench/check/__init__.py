@@ -14,12 +14,12 @@ In the reference's process:
     reference  makes secret inputs, and compares results with float64
     inputs     kinds of inputs, layouts and sizes
     analysis   the products of a model, and how rounding shows in it
-    precision  error bounds that know K, and the precision classes that they make
 
 In the candidate's process:
     worker     builds the candidate, calls it, and writes down what came out
     watch      the operations and kernels that ran, and what was changed in torch
     speed      times side by side with torch (and, in the parent, the roofline)
 
-In both: loading (files as modules), wire (messages) and exchange (tensors).
+In both: loading (files as modules), wire (messages) and exchange (tensors). The error bounds that know K, and the
+precision classes that they make, are in bench/precision.py.
 """

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from tilesmith.kernelbench.check.precision import narrowed
+from tilesmith.bench.precision import narrowed
 
 # Operations of ATen that are matrix products, with the places of their two operands.
 PRODUCTS: Final[dict[str, tuple[int, int]]] = {

@@ -12,9 +12,8 @@ from torch.utils._pytree import tree_map_only
 
 _HANDLE_BYTES: Final = 64
 _LAZY_PEER_ACCESS: Final = 1  # the only flag that there is
-_Offer = tuple[
-    bytes, int, int, int
-]  # handle of an allocation, where the storage begins, its bytes, the tensor's offset
+# The handle of an allocation, where in it the storage begins, its bytes, and the tensor's offset in that.
+_Offer = tuple[bytes, int, int, int]
 
 
 class _Handle(ctypes.Structure):

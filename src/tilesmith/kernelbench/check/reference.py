@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.kernelbench.check import analysis, exchange, inputs, loading, precision, wire
+from tilesmith.bench import precision
+from tilesmith.kernelbench.check import analysis, exchange, inputs, loading, wire
 
 _GIVEN = "given"
 _LAYOUTS = {"transposed": inputs.transposed, "padded": inputs.padded, "smaller": inputs.smaller}

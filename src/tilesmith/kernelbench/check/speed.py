@@ -20,7 +20,9 @@ _OFFICIAL_WARMUPS: Final = 3
 _NARROW: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _QUERY: Final = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
 
-_interleaved = timing.interleaved  # taken before a candidate is loaded
+# Taken before a candidate is loaded.
+_interleaved = timing.interleaved
+_float32_precision = timing.float32_precision
 
 
 def measure(models: Mapping[str, Any], given: list[Any], *, official: bool) -> dict[str, list[float]]:
@@ -64,16 +66,10 @@ def _narrowed(given: list[Any], dtype: torch.dtype) -> list[Any]:
 def _call(model: Any, name: str, values: list[Any]) -> Callable[[], object]:
     if name not in ("fp32", "tf32"):
         return lambda: model(*values)
-    products = torch.backends.cuda.matmul
-    setting = "tf32" if name == "tf32" else "ieee"
 
     def call() -> object:
-        before = products.fp32_precision
-        products.fp32_precision = setting
-        try:
+        with _float32_precision("tf32" if name == "tf32" else "ieee"):
             return model(*values)
-        finally:
-            products.fp32_precision = before
 
     return call
 

@@ -5,7 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tilesmith.kernelbench.check import precision, speed
+from tilesmith.bench import precision
+from tilesmith.kernelbench.check import speed
 from tilesmith.kernelbench.check.analysis import LIBRARY_PRODUCTS
 from tilesmith.kernelbench.check.session import FailedError, Session, UnfitError
 from tilesmith.kernelbench.check.verdict import Finding, Speed, Verdict

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tilesmith.kernelbench.check import analysis, exchange, loading, precision, speed, watch, wire
+from tilesmith.bench import precision
+from tilesmith.kernelbench.check import analysis, exchange, loading, speed, watch, wire
 
 _SETTLING: Final = 0.03  # seconds in which a thread that was left behind would show
 _ASLEEP: Final = 20_000_000  # clocks for which the GPU's stream waits before it has the inputs
