@@ -49,7 +49,8 @@ def multiply(
             key = (*key, "mixed")
             prepared = _prepared.get(key)
         if prepared is None:
-            device = devices.installed(a.get_device())
+            # One of them may be on the CPU, and it is the problem that says so.
+            device = devices.installed(max(a.get_device(), b.get_device()))
             plan = planned(a, b, device, accuracy, out_dtype, out, packed)
             if plan is None:
                 return multiply(a.float(), b.float(), accuracy, out_dtype, out, packed)

@@ -54,6 +54,14 @@ def test_every_line_has_every_k_once(lines: int, k: int) -> None:
     assert (seen == 1).all()
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (1, 2), (2, 1)])
+def test_of_two_vectors_that_along_k_is_the_matrix(strides: tuple[int, int]) -> None:
+    a, b = (torch.empty(5000, stride, device="meta")[:, 0] for stride in strides)
+    assert dot.rejects(Problem.of(a, b), H200) is None
+    arguments = struct.unpack("<7q4i", dot.plan(Problem.of(a, b), H200).stages[0].arguments)
+    assert arguments[3] == max(strides)  # of what is read as the vector
+
+
 def test_few_long_lines_fill_the_gpu_and_many_have_one_launch() -> None:
     assert [stage.kernel.entry for stage in planned(2048, 1048576).stages] == ["dot", "reduce"]
     assert planned(2048, 1048576).stages[0].grid[0] >= 2 * 2 * H200.sm_count

@@ -38,7 +38,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
     if reason := doubles.rejects_single(problem, device):
         return reason
-    p = few_as_rows(problem)
+    p = _oriented(problem)
     if p.m > 1:
         return "is for one row or column"
     if p.k > 1 and p.b.row_stride != 1:
@@ -48,7 +48,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
-    yield Candidate("dot", _cost(few_as_rows(problem), device), partial(plan, problem, device))
+    yield Candidate("dot", _cost(_oriented(problem), device), partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -59,7 +59,7 @@ FAMILY: Final = Family("dot", rejects, candidates, exclusions)
 
 
 def plan(problem: Problem, device: Device) -> Plan:
-    p = few_as_rows(problem)
+    p = _oriented(problem)
     buffers: tuple[Buffer, Buffer] = ("a", "b") if p is problem else ("b", "a")
     lines, parts, threads = _lines(p), _parts(p, device), _threads(p)
     line_blocks = math.ceil(p.n / lines)
@@ -116,6 +116,13 @@ def plan(problem: Problem, device: Device) -> Plan:
         workspace_bytes=0 if out is None else out.bytes,
         splits=parts,
     )
+
+
+def _oriented(problem: Problem) -> Problem:
+    """The product of a vector by the columns of a matrix that lie along K."""
+    if problem.m == problem.n == 1 and problem.b.row_stride != 1:
+        return problem.transposed  # each of two vectors may be the matrix
+    return few_as_rows(problem)
 
 
 def _lines(problem: Problem) -> int:
