@@ -287,36 +287,42 @@ def packing(problem: Problem, device: Device) -> Plan | None:
 
 
 def _cost(layout: Layout, device: Device, c: Configuration) -> Cost:
+    return sm90_cost.cost(_work(layout, c), device)
+
+
+def work(problem: Problem, device: Device, configuration: Configuration) -> sm90_cost.Work:
+    """What a configuration has to do, as its cost depends on it."""
+    return _work(Layout.of(problem, configuration, device), configuration)
+
+
+def _work(layout: Layout, c: Configuration) -> sm90_cost.Work:
     p, a, b, out = layout.problem, layout.a, layout.b, layout.out
     tiles_m, tiles_n = cluster_tiles(p, c)
     a_bytes, b_bytes = a.bytes(p.batch), b.bytes(p.batch)
     is_copied = sum(each.bytes(p.batch) for each in (a, b) if each.is_copy)
-    return sm90_cost.cost(
-        sm90_cost.Work(
-            tile_m=c.tile_m,
-            tile_n=c.tile_n,
-            cluster=c.cluster,
-            splits=c.splits,
-            units=tiles_m * tiles_n * c.cluster * c.splits * p.batches,
-            steps=math.ceil(layout.k_steps / c.splits),
-            a_planes=layout.planes_of_each[0],
-            b_planes=layout.planes_of_each[1],
-            raw=layout.a_is_raw,
-            batches=p.batches,
-            narrow_panels=layout.planes == 1 and c.tile_n > TILE_K and c.tile_n % TILE_K != 0,
-            loaded_columns=b_extent(layout, c),
-            a_straddles=a.straddles,
-            b_straddles=b.straddles,
-            input_bytes=a_bytes + b_bytes,
-            reread_bytes=a_bytes * (tiles_n - 1) + b_bytes * (tiles_m - 1),
-            output_elements=p.m * p.n * p.batches,
-            realigned_bytes=0 if layout.split else is_copied,
-            is_float32=layout.split is not None,
-            split_bytes=is_copied if layout.split else 0,
-            stored_by_threads=not out.aligned,
-            reduced=out.is_partial,
-        ),
-        device,
+    return sm90_cost.Work(
+        tile_m=c.tile_m,
+        tile_n=c.tile_n,
+        cluster=c.cluster,
+        splits=c.splits,
+        units=tiles_m * tiles_n * c.cluster * c.splits * p.batches,
+        steps=math.ceil(layout.k_steps / c.splits),
+        a_planes=layout.planes_of_each[0],
+        b_planes=layout.planes_of_each[1],
+        raw=layout.a_is_raw,
+        batches=p.batches,
+        narrow_panels=layout.planes == 1 and c.tile_n > TILE_K and c.tile_n % TILE_K != 0,
+        loaded_columns=b_extent(layout, c),
+        a_straddles=a.straddles,
+        b_straddles=b.straddles,
+        input_bytes=a_bytes + b_bytes,
+        reread_bytes=a_bytes * (tiles_n - 1) + b_bytes * (tiles_m - 1),
+        output_elements=p.m * p.n * p.batches,
+        realigned_bytes=0 if layout.split else is_copied,
+        is_float32=layout.split is not None,
+        split_bytes=is_copied if layout.split else 0,
+        stored_by_threads=not out.aligned,
+        reduced=out.is_partial,
     )
 
 
