@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh')
+CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
 .PHONY: demo test lint test-host test-gpu browser format clean
 

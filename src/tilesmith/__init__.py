@@ -6,7 +6,8 @@ torch.Size([2, 4])
 """
 
 from tilesmith.api import explain, matmul, pack, warmup
-from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, UnavailableError
+from tilesmith.emulator import emulate
+from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
 from tilesmith.explanation import Explanation
 from tilesmith.packed import Packed
 from tilesmith.version import VERSION
@@ -17,10 +18,12 @@ __all__ = [
     "ColdCaptureError",
     "CompilationError",
     "DriverError",
+    "EmulationError",
     "Explanation",
     "Packed",
     "UnavailableError",
     "__version__",
+    "emulate",
     "explain",
     "matmul",
     "pack",

@@ -15,3 +15,7 @@ class DriverError(RuntimeError):
 
 class ColdCaptureError(RuntimeError):
     """A kernel would have to be compiled or loaded while a CUDA graph is being captured."""
+
+
+class EmulationError(RuntimeError):
+    """A kernel did something wrong in the emulator. The message names kernel, block, thread and source line."""

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.library import Library, register_autograd, register_fake, register_vmap
 
 from tilesmith.accuracy import may_mix
+from tilesmith.emulator import active
 from tilesmith.prepared import PackedPair, multiply
 from tilesmith.problem import check_operands, check_out, common_dtype, is_mixed, product_shape, result_dtype
 
@@ -119,6 +120,9 @@ def _matmul_cpu(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     _refuse_forward_mode()
+    emulation = active()
+    if emulation is not None:
+        return emulation.multiply(a, b, accuracy, out_dtype)
     if out_dtype is None and not (may_mix(accuracy) and is_mixed(a.dtype, b.dtype)):
         return torch.matmul(a, b)
     return _wider_cpu_product(a, b, accuracy, out_dtype)
@@ -133,7 +137,13 @@ def _matmul_out_cpu(
     a_packed: None = None,
     b_packed: None = None,
 ) -> None:
-    out.copy_(_wider_cpu_product(a, b, accuracy, out.dtype))
+    emulation = active()
+    if emulation is None:
+        out.copy_(_wider_cpu_product(a, b, accuracy, out.dtype))
+    elif _may_overlap(out, a) or _may_overlap(out, b):
+        out.copy_(emulation.multiply(a, b, accuracy, out.dtype))
+    else:
+        emulation.multiply(a, b, accuracy, out.dtype, out)
 
 
 def _wider_cpu_product(

@@ -1,5 +1,6 @@
 """The host lane needs no GPU, and leaves the user's own cache alone."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,3 +24,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> I
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv(machine_code.SHARED_FOLDER, str(folder))
         yield
+
+
+@pytest.fixture
+def emulator_cache(shared_folder: None, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of the emulator share one cache: its kernels take seconds to compile."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(os.environ[machine_code.SHARED_FOLDER]) / "cache"))

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from split_model import sampled_ks
+from tensor_core_model import WGMMA_K, tensor_core_step
 
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.bench.errors import Error
@@ -36,30 +37,13 @@ INFINITY = 0x7F800000
 NO_ROWS = 1 << 23
 NO_EXPONENT = -(1 << 20)
 
-WGMMA_K = 16
-
 
 # Tensor cores.
 
 
-def tensor_core_step(sum_: Array, a: Array, b: Array) -> Array:
-    """sum + a b for 16 of K, as Hopper adds them up. The products are exact. They and the sum are cut off two bits
-    below the last place of the largest, added, and the total is cut off to float32's bits."""
-    products = a[..., :, :, None] * b[..., None, :, :]
-    largest = np.maximum(np.abs(products).max(axis=-2), np.abs(sum_))
-    is_finite = np.isfinite(largest)
-    quantum = np.ldexp(1.0, np.frexp(np.where(is_finite, largest, 0.0))[1] - 26)
-    total = (np.trunc(products / quantum[..., None, :]).sum(axis=-2) + np.trunc(sum_ / quantum)) * quantum
-    last_place = np.ldexp(1.0, np.maximum(np.frexp(np.where(is_finite, total, 0.0))[1] - 24, -149))
-    total = np.trunc(total / last_place) * last_place
-    total = np.where(np.abs(total) >= 2.0**128, np.copysign(np.inf, total), total)
-    result: Array = np.where(is_finite, total, products.sum(axis=-2) + sum_)
-    return result
-
-
 def short_sums(a_planes: list[Array], b_planes: list[Array], depth: int, with_least_product: bool) -> Array:
     """For every `depth` of K the sum of all products of planes that count, as PlaneProducts orders them."""
-    planes = len(a_planes)
+    planes, dtype = len(a_planes), "float16" if a_planes[0].dtype == np.float16 else "bfloat16"
     pairs = [(planes - 1 - p, p) for p in range(planes)]
     if planes == 2 and with_least_product:
         pairs.append((1, 1))
@@ -73,7 +57,7 @@ def short_sums(a_planes: list[Array], b_planes: list[Array], depth: int, with_le
     for a_plane, b_plane in pairs:
         for k in range(0, depth, WGMMA_K):
             ks = slice(k, k + WGMMA_K)
-            total = tensor_core_step(total, a_parts[a_plane][:, :, ks], b_parts[b_plane][:, ks, :])
+            total = tensor_core_step(total, a_parts[a_plane][:, :, ks], b_parts[b_plane][:, ks, :], dtype)
     return total.astype(np.float32)
 
 
@@ -324,6 +308,9 @@ def test_a_step_of_the_model_cuts_off_what_tensor_cores_do() -> None:
     assert one_step(1.0, *[(2.0**-12, 2.0**-13)] * 4) == 1 + 2.0**-23  # together they count
     assert one_step(1.0, *[(2.0**-13, 2.0**-13)] * 16) == 1.0  # and these do not
     assert one_step(-1.0, (-1.5, 2.0**-24)) == -1.0  # toward zero
+    # The exponent of 1.5 * 1.5 is 0, not 1; that of a subnormal number is -14.
+    assert one_step(0.0, (1.5, 1.5), (-1.5, 1.5), (2.0**-12, 2.0**-13)) == 2.0**-25
+    assert one_step(0.0, (2.0**-24, 1.0), (2.0**-20, 2.0**-24)) == 2.0**-24
     assert one_step(0.0) == 0.0
 
 

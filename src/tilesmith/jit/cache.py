@@ -1,4 +1,4 @@
-"""Cubins on disk, addressed by everything that went into them.
+"""Compiled kernels on disk, addressed by everything that went into them.
 
 An entry is written aside and renamed into place, so that processes which start together see
 a whole entry or none. It carries a digest of its content: what is truncated or foreign is
@@ -23,11 +23,12 @@ from tilesmith.user_files import directory
 
 _MAGIC: Final = b"tilesmith-cubin-1\n"
 _SUFFIX: Final = ".cubin"
+EMULATED: Final = ".emulated"  # kernels for the CPU
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cubin in the cache."""
+    """One compiled kernel in the cache."""
 
     path: Path
     size: int
@@ -36,11 +37,16 @@ class Entry:
 
 def cubin(source: str, arch: str, compile: Callable[[str, str], bytes] = compiler.compile) -> bytes:
     """The cubin of a translation unit: from the cache, or compiled and kept."""
-    path = directory() / (key(source, arch) + _SUFFIX)
-    kept = _read(path)
-    if kept is not None:
-        return kept
-    fresh = compile(source, arch)
+    return kept(key(source, arch), _SUFFIX, lambda: compile(source, arch))
+
+
+def kept(key: str, suffix: str, make: Callable[[], bytes]) -> bytes:
+    """What the cache has under a key, or else what `make` makes, which is kept."""
+    path = directory() / (key + suffix)
+    found = _read(path)
+    if found is not None:
+        return found
+    fresh = make()
     _write(path, fresh)
     return fresh
 
@@ -54,7 +60,7 @@ def key(source: str, arch: str) -> str:
 def entries() -> Iterator[Entry]:
     """What is in the cache, in no order."""
     with contextlib.suppress(OSError):
-        for path in directory().glob("*" + _SUFFIX):
+        for path in (*directory().glob("*" + _SUFFIX), *directory().glob("*" + EMULATED)):
             with contextlib.suppress(OSError):
                 status = path.stat()
                 yield Entry(path, status.st_size, max(status.st_atime, status.st_mtime))

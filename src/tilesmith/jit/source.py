@@ -9,15 +9,16 @@ import torch
 from tilesmith.plan import Constant, Kernel, Wgmma
 
 
-def render(kernel: Kernel) -> str:
-    """The text that NVRTC compiles. Equal kernels give equal text."""
+def render(kernel: Kernel, emulated: bool = False) -> str:
+    """The text that NVRTC compiles, or if it is `emulated` a C++ compiler. Equal kernels give equal text."""
+    wgmma = _emulated_wgmma if emulated else _wgmma
     return "\n".join(
         [
             '#include "element.cuh"',
             "namespace plan {",
             *(_definition(name, value) for name, value in kernel.constants),
             "}  // namespace plan",
-            *([_wgmma(kernel.wgmma)] if kernel.wgmma else []),
+            *([wgmma(kernel.wgmma)] if kernel.wgmma else []),
             f'#include "{kernel.source}"',
             "",
         ]
@@ -74,5 +75,18 @@ __device__ __forceinline__ void wgmma(float (&sum)[{count}], {a_type}, unsigned 
       "{{{sums}}}, {a_operand}, %{b_operand}, accumulate, 1, 1, {majors};\\n}}"
       : {outputs}
       : {a_inputs}, "l"(b), "r"(static_cast<int>(accumulate)));
+}}
+}}  // namespace tilesmith::ptx"""
+
+
+def _emulated_wgmma(instruction: Wgmma) -> str:
+    """The same function as a call of the emulator's."""
+    sums = f"float (&sum)[{instruction.n // 2}]"
+    a_type, a = ("const unsigned (&a)[4]", "a, 0") if instruction.a_in_registers else ("unsigned long long a", "0, a")
+    facts = (instruction.dtype == torch.bfloat16, instruction.a_mn_major, instruction.b_mn_major)
+    shape = ", ".join([str(instruction.n), *(str(fact).lower() for fact in facts)])
+    return f"""namespace tilesmith::ptx {{
+__device__ __forceinline__ void wgmma({sums}, {a_type}, unsigned long long b, bool accumulate) {{
+  emulator::product(sum, {a}, b, accumulate, {{{shape}}});
 }}
 }}  // namespace tilesmith::ptx"""

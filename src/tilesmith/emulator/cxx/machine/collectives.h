@@ -1,0 +1,221 @@
+// What the lanes of a warp do together: they wait for each other, and the last one does it for all.
+#pragma once
+
+#include <algorithm>
+
+#include "dmma.h"
+#include "fragments.h"
+#include "machine/memory.h"
+#include "machine/scheduler.h"
+
+namespace tilesmith::emulator {
+
+constexpr const char* names_of_together[] = {"__syncwarp", "a shuffle",           "a vote",  "redux.sync", "elect.sync",
+                                             "setmaxnreg", "mma.sync of doubles", "stmatrix"};
+
+inline void shuffle_all(Warp& warp) {
+  for (int lane = 0; lane < lanes; ++lane) {
+    const Contribution& own = warp.first[lane].own;
+    int from = own.argument;
+    if (own.how == Shuffle::exclusive_or)
+      from = lane ^ own.argument;
+    else if (own.how == Shuffle::up)
+      from = lane - own.argument;
+    else if (own.how == Shuffle::down)
+      from = lane + own.argument;
+    if (own.how == Shuffle::from)
+      from %= lanes;
+    warp.first[lane].result = warp.first[from < 0 || from >= lanes ? lane : from].own.value;
+  }
+}
+
+inline void vote_all(Warp& warp) {
+  std::uint32_t votes = 0;
+  for (int lane = 0; lane < lanes; ++lane) votes |= static_cast<std::uint32_t>(warp.first[lane].own.value != 0) << lane;
+  for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = votes;
+}
+
+inline void maximum_of_all(Warp& warp) {
+  auto greatest = static_cast<std::int32_t>(warp.first[0].own.value);
+  for (int lane = 1; lane < lanes; ++lane)
+    greatest = std::max(greatest, static_cast<std::int32_t>(warp.first[lane].own.value));
+  for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = static_cast<std::uint32_t>(greatest);
+}
+
+// The register file has 64 K of them; a block that asks for more would wait for ever. How many a warp has at first is
+// the GPU's compiler's business.
+inline void take_registers(Warp& warp) {
+  constexpr int file = 64 * 1024;
+  const Contribution& own = warp.first->own;
+  const int wanted = own.argument;
+  if (wanted % 8 || wanted < 24 || wanted > 256)
+    fault(own.site, text("setmaxnreg of %d registers, not a multiple of 8 from 24 to 256", wanted));
+  if (warp.registers && (own.value ? wanted < warp.registers : wanted > warp.registers))
+    fault(own.site, text("setmaxnreg.%s to %d of a warp that has %d registers", own.value ? "inc" : "dec", wanted,
+                         warp.registers));
+  warp.registers = wanted;
+  int sum = 0;
+  bool are_all_set = true;
+  for (const Warp& each : warp.first->block->warps) {
+    are_all_set &= each.registers != 0;
+    sum += each.registers * lanes;
+  }
+  if (are_all_set && sum > file)
+    fault(own.site, text("setmaxnreg: the block's warps want %d registers, and there are %d", sum, file));
+}
+
+inline void multiply_doubles(Warp& warp) {
+  double sum[lanes][4], a[lanes][8], b[lanes][4];
+  for (int lane = 0; lane < lanes; ++lane) {
+    const double* from = warp.first[lane].own.doubles;
+    std::copy_n(from, 4, sum[lane]);
+    std::copy_n(from + 4, 8, a[lane]);
+    std::copy_n(from + 12, 4, b[lane]);
+  }
+  dmma(sum, a, b);
+  for (int lane = 0; lane < lanes; ++lane) std::copy_n(sum[lane], 4, warp.first[lane].sums.at);
+}
+
+inline void store_all_matrices(Warp& warp) {
+  const int matrices = warp.first->own.argument;
+  const bool transposed = warp.first->own.value != 0;
+  Block& block = *warp.first->block;
+  Fiber* last = machine.current;
+  for (int matrix = 0; matrix < matrices; ++matrix)
+    for (int row = 0; row < 8; ++row) {
+      Fiber& giver = warp.first[matrix_row_lane(matrix, row)];
+      machine.current = &giver;  // it is the writer
+      const unsigned address = giver.own.address;
+      check_window(giver.own.site, Access::write, address, 16);
+      if (address % 16)
+        misaligned(giver.own.site, Access::write, window_begin + address, 16);
+      check_shared_write(block, giver.own.site, address, 16);
+    }
+  machine.current = last;
+  for (int matrix = 0; matrix < matrices; ++matrix)
+    for (int lane = 0; lane < lanes; ++lane)
+      for (int e = 0; e < 2; ++e) {
+        const Place place = matrix_place(lane, e, transposed);
+        const std::uint32_t pair = warp.first[lane].own.registers[matrix];
+        const std::uint16_t half = e ? high_of(pair) : low_of(pair);
+        const unsigned row = warp.first[matrix_row_lane(matrix, place.row)].own.address;
+        std::memcpy(block.window + row + 2 * place.column, &half, sizeof half);
+      }
+}
+
+inline void finish_together(Warp& warp) {
+  switch (warp.what) {
+    case Together::barrier:
+      break;
+    case Together::shuffle:
+      shuffle_all(warp);
+      break;
+    case Together::vote:
+      vote_all(warp);
+      break;
+    case Together::maximum:
+      maximum_of_all(warp);
+      break;
+    case Together::elect:
+      for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = lane == 0;
+      break;
+    case Together::registers:
+      take_registers(warp);
+      break;
+    case Together::dmma:
+      multiply_doubles(warp);
+      break;
+    case Together::store_matrices:
+      store_all_matrices(warp);
+      break;
+  }
+  warp.arrived = 0;
+  for (int lane = 0; lane < lanes; ++lane)
+    if (warp.first[lane].wait.kind == Wait::Kind::warp)
+      make_runnable(&warp.first[lane]);
+}
+
+// This lane's part of what all lanes do. They go on when all have come.
+inline void together(Together what, Site site) {
+  Fiber& self = *machine.current;
+  Warp& warp = *self.warp;
+  if (warp.arrived && warp.what != what)
+    fault(site, text("%s, while other lanes of the warp are at %s: they have diverged",
+                     names_of_together[static_cast<int>(what)], names_of_together[static_cast<int>(warp.what)]));
+  if (what != Together::barrier && warp.live < lanes)
+    fault(site, text("%s of all lanes of a warp, of which %d have ended", names_of_together[static_cast<int>(what)],
+                     lanes - warp.live));
+  warp.what = what;
+  self.own.site = site;
+  if (++warp.arrived < warp.live) {
+    wait_for({Wait::Kind::warp, site, 0, nullptr, 0});
+    return;
+  }
+  finish_together(warp);
+  maybe_yield();
+}
+
+void warp_barrier() { together(Together::barrier, __builtin_return_address(0)); }
+
+std::uint64_t shuffle(std::uint64_t value, Shuffle how, int lane) {
+  Contribution& own = machine.current->own;
+  own.value = value;
+  own.how = how;
+  own.argument = lane;
+  Fiber& self = *machine.current;
+  together(Together::shuffle, __builtin_return_address(0));
+  return self.result;
+}
+
+std::uint32_t vote(bool value) {
+  Fiber& self = *machine.current;
+  self.own.value = value;
+  together(Together::vote, __builtin_return_address(0));
+  return static_cast<std::uint32_t>(self.result);
+}
+
+int warp_max(int value) {
+  Fiber& self = *machine.current;
+  self.own.value = static_cast<std::uint32_t>(value);
+  together(Together::maximum, __builtin_return_address(0));
+  return static_cast<int>(self.result);
+}
+
+bool elect() {
+  Fiber& self = *machine.current;
+  together(Together::elect, __builtin_return_address(0));
+  return self.result != 0;
+}
+
+void set_registers(int registers, bool increases) {
+  Contribution& own = machine.current->own;
+  own.argument = registers;
+  own.value = increases;
+  together(Together::registers, __builtin_return_address(0));
+}
+
+DoubleSums dmma(double s0, double s1, double s2, double s3, double a0, double a1, double a2, double a3, double a4,
+                double a5, double a6, double a7, double b0, double b1, double b2, double b3) {
+  Fiber& self = *machine.current;
+  const double values[] = {s0, s1, s2, s3, a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3};
+  std::copy_n(values, 16, self.own.doubles);
+  together(Together::dmma, __builtin_return_address(0));
+  return self.sums;
+}
+
+void store_matrices(unsigned address, const unsigned* registers, int matrices, bool transposed) {
+  Contribution& own = machine.current->own;
+  std::copy_n(registers, matrices, own.registers);
+  own.address = address;
+  own.argument = matrices;
+  own.value = transposed;
+  together(Together::store_matrices, __builtin_return_address(0));
+}
+
+// Those who have left the kernel are not waited for.
+inline void leave_warp(Warp& warp) {
+  if (--warp.live > 0 && warp.arrived == warp.live)
+    finish_together(warp);
+}
+
+}  // namespace tilesmith::emulator

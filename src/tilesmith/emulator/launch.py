@@ -1,0 +1,117 @@
+"""Launches of emulated kernels: a stage of a plan on memory of this process."""
+
+import ctypes
+import re
+import struct
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from tilesmith.emulator import build, tensor_map
+from tilesmith.emulator.lines import Lines
+from tilesmith.errors import EmulationError
+from tilesmith.plan import Buffer, Kernel, Stage
+
+_ERROR_BYTES: Final = 64 * 1024
+
+_gpu = threading.Lock()  # there is one, and one launch at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a kernel may touch of a buffer. The addresses of a launch count from `address`."""
+
+    address: int
+    begin: int
+    bytes: int
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+
+
+class _Launch(ctypes.Structure):
+    """As in cxx/machine/launch.h."""
+
+    _fields_ = (
+        ("parameters", ctypes.c_void_p),
+        ("buffers", ctypes.POINTER(_Buffer)),
+        ("buffer_count", ctypes.c_uint32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("threads", ctypes.c_uint32),
+        ("cluster", ctypes.c_uint32),
+        ("awaits_predecessor", ctypes.c_uint32),
+        ("has_products", ctypes.c_uint32),
+        ("is_random", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("error", ctypes.c_char_p),
+        ("error_bytes", ctypes.c_uint64),
+    )
+
+
+class Function:
+    """A kernel's library, loaded into this process."""
+
+    def __init__(self, kernel: Kernel, arch: str, replaced: Mapping[str, str] | None = None) -> None:
+        content = build.library(kernel, arch, replaced)
+        self._kernel = kernel
+        self._lines = Lines(content)
+        # A file with a name of its own, since the loader knows libraries by name. It needs it no longer than this.
+        with tempfile.NamedTemporaryFile(prefix="tilesmith-", suffix=".so") as file:
+            file.write(content)
+            file.flush()
+            self._launch: Any = ctypes.CDLL(file.name).tilesmith_launch
+
+    def __call__(self, stage: Stage, buffers: Mapping[Buffer, Memory], seed: int | None) -> None:
+        """Runs a stage. With a seed its threads run in an order of their own, and asynchronous work at any time."""
+        parameters = _aligned(_arguments(stage, buffers))
+        memory = (_Buffer * len(buffers))(*(_Buffer(name.encode(), m.begin, m.bytes) for name, m in buffers.items()))
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        launch = _Launch(
+            parameters=ctypes.addressof(parameters),
+            buffers=memory,
+            buffer_count=len(buffers),
+            grid=stage.grid,
+            threads=stage.threads,
+            cluster=stage.cluster,
+            awaits_predecessor=stage.awaits_predecessor,
+            has_products=stage.kernel.wgmma is not None,
+            is_random=seed is not None,
+            seed=seed or 0,
+            error=ctypes.cast(error, ctypes.c_char_p),
+            error_bytes=_ERROR_BYTES,
+        )
+        with _gpu:
+            failed = self._launch(ctypes.byref(launch))
+        if failed:
+            message = re.sub(r"@\{([0-9a-f]+)\}", lambda found: self._lines.at(int(found[1], 16)), error.value.decode())
+            raise EmulationError(f"{self._kernel.entry}: {message}")
+
+
+@cache
+def function(kernel: Kernel, arch: str) -> Function:
+    """The kernel as the package has it, loaded once."""
+    return Function(kernel, arch)
+
+
+def _arguments(stage: Stage, buffers: Mapping[Buffer, Memory]) -> bytes:
+    arguments = bytearray(stage.arguments)
+    for address in stage.addresses:
+        base = buffers[address.buffer].address if address.buffer in buffers else 0
+        struct.pack_into("<q", arguments, address.position, base + address.offset)
+    for each in stage.tensor_maps:
+        encoded = tensor_map.encode(each, buffers[each.buffer].address)
+        arguments[each.position : each.position + len(encoded)] = encoded
+    return bytes(arguments)
+
+
+def _aligned(content: bytes, alignment: int = 64) -> Any:
+    """The bytes at an address that is a multiple of `alignment`."""
+    storage = ctypes.create_string_buffer(len(content) + alignment)
+    offset = -ctypes.addressof(storage) % alignment
+    aligned = (ctypes.c_char * len(content)).from_buffer(storage, offset)
+    aligned.raw = content
+    return aligned

@@ -1,0 +1,66 @@
+"""A plan on CPU tensors."""
+
+from collections.abc import Mapping
+
+import torch
+
+from tilesmith.emulator import launch
+from tilesmith.plan import Buffer, Plan
+from tilesmith.problem import contiguous_strides
+
+_POISON = 0xFF  # of memory that nobody has written: NaNs
+_WORKSPACE_ALIGNMENT = 512  # what torch's allocator gives on a GPU
+
+
+def run(
+    plan: Plan,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    packed: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+    seed: int | None = None,
+    replaced: Mapping[str, str] | None = None,
+) -> torch.Tensor:
+    """Computes a plan's product of CPU tensors like those that it was made for.
+
+    Args:
+        seed: an order in which threads run, and asynchronous work arrives; None is the fastest one.
+        replaced: files of the cuda folder with another content than the package's.
+    """
+    problem = plan.problem
+    if out is None:
+        out = _poisoned(problem.out_shape, problem.out.dtype)
+    if problem.is_empty:
+        return out
+    workspace = _poisoned((plan.workspace_bytes + _WORKSPACE_ALIGNMENT,), torch.uint8)
+    buffers: dict[Buffer, launch.Memory] = {"a": _memory(a), "b": _memory(b), "out": _memory(out)}
+    if plan.workspace_bytes:
+        begin = workspace.data_ptr() + -workspace.data_ptr() % _WORKSPACE_ALIGNMENT
+        buffers["workspace"] = launch.Memory(begin, begin, plan.workspace_bytes)
+    if packed[0] is not None:
+        buffers["a_packed"] = _memory(packed[0])
+    if packed[1] is not None:
+        buffers["b_packed"] = _memory(packed[1])
+    for stage in plan.stages:
+        if replaced:
+            function = launch.Function(stage.kernel, plan.device.arch, replaced)
+        else:
+            function = launch.function(stage.kernel, plan.device.arch)
+        function(stage, buffers, seed)
+    return out
+
+
+def _memory(tensor: torch.Tensor) -> launch.Memory:
+    """From a tensor's first byte to its last."""
+    address = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return launch.Memory(address, address, 0)
+    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return launch.Memory(address, address, (sum(steps) + 1) * tensor.itemsize)
+
+
+def _poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    fresh = torch.empty_strided(shape, contiguous_strides(shape), dtype=dtype)
+    fresh.view(torch.uint8).fill_(_POISON) if fresh.dim() else fresh.view(1).view(torch.uint8).fill_(_POISON)
+    return fresh

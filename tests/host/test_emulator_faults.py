@@ -1,0 +1,226 @@
+"""Bugs planted into copies of the kernels: each is caught, with a message that names the place."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from emulated import assert_exact, integers, normal, plan_named, sm90_plan
+
+from tilesmith.emulator import run
+from tilesmith.errors import EmulationError
+from tilesmith.jit.source import headers
+from tilesmith.kernels import sm90
+
+Configuration = sm90.Configuration
+
+pytestmark = pytest.mark.usefixtures("emulator_cache")
+
+
+def planted(file: str, old: str, new: str) -> dict[str, str]:
+    text = headers()[file]
+    assert old in text
+    return {file: text.replace(old, new, 1)}
+
+
+def half(replaced: dict[str, str]) -> None:
+    a, b = integers(72, 1000), integers(1000, 72, seed=1)
+    assert_exact(sm90_plan(a, b, Configuration(128, 64)), a, b, replaced=replaced)
+
+
+def half_of_many_chunks(replaced: dict[str, str]) -> None:
+    a, b = integers(72, 72), integers(72, 256, seed=1)
+    assert_exact(sm90_plan(a, b, Configuration(128, 256)), a, b, replaced=replaced)
+
+
+def split(replaced: dict[str, str]) -> None:
+    a, b = integers(64, 300), integers(300, 72, seed=1)
+    run(sm90_plan(a, b, Configuration(64, 64, splits=3)), a, b, replaced=replaced)
+
+
+def raw(replaced: dict[str, str]) -> None:
+    a, b = normal(64, 200), normal(200, 72, seed=1)
+    run(sm90_plan(a, b, Configuration(64, 128, raw=True)), a, b, replaced=replaced)
+
+
+def planes(replaced: dict[str, str]) -> None:
+    a, b = normal(64, 200), normal(200, 72, seed=1)
+    run(sm90_plan(a, b, Configuration(64, 64)), a, b, replaced=replaced)
+
+
+def simt(replaced: dict[str, str]) -> None:
+    a, b = integers(37, 45, dtype=torch.float64), integers(45, 33, dtype=torch.float64, seed=1)
+    assert_exact(plan_named(a, b, "simt"), a, b, replaced=replaced)
+
+
+def exact(replaced: dict[str, str]) -> None:
+    a, b = normal(40, 300), normal(300, 40, seed=1)
+    run(plan_named(a, b, "exact 16x16"), a, b, replaced=replaced)
+
+
+# What is done wrong, where, and how: old text, new text; then what runs it, and what the message says.
+BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
+    "no wait for a full stage": (
+        "pipeline.cuh",
+        "ptx::barrier_wait(full[at.stage], at.parity);",
+        "",
+        half,
+        r"mma\.cuh:\d+.* reads 16 bytes of shared memory at \d+ that nobody has written",
+    ),
+    "no wait for an empty stage": (
+        "pipeline.cuh",
+        "ptx::barrier_wait(empty[at.stage], at.parity ^ 1);",
+        "",
+        half,
+        r"pipeline\.cuh:\d+.* arrives at the mbarrier at \d+, which has all its arrivals",
+    ),
+    "no wait for the last product": (
+        "mma.cuh",
+        "ptx::wgmma_wait<0>();\n    ring_",
+        "ring_",
+        half,
+        r"reads the sums of a product that it has not waited for|mma\.cuh:\d+.* under way when its warpgroup ends",
+    ),
+    "no wait before a stage is released": (
+        "mma.cuh",
+        "ptx::wgmma_wait<1>();",
+        "",
+        half,
+        r"tile\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
+    ),
+    "no fence of registers": (
+        "raw_mma.cuh",
+        "ptx::wgmma_fence();\n#pragma unroll\n      for",
+        "for",
+        raw,
+        r"raw_mma\.cuh:\d+.* a product of registers that were written with no wgmma.fence since \(its A\)",
+    ),
+    "no fence between proxies": (
+        "epilogue.cuh",
+        "ptx::async_proxy_fence();",
+        ";",
+        half,
+        r"epilogue\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since",
+    ),
+    "no fence of barriers": (
+        "pipeline.cuh",
+        "ptx::barrier_init_fence();",
+        "",
+        half,
+        r"produce\.cuh:\d+.* the mbarrier at \d+ was initialised with no fence since",
+    ),
+    "no wait for a store": (
+        "epilogue.cuh",
+        "ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();",
+        ";",
+        half_of_many_chunks,
+        r"epilogue\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
+    ),
+    "no wait for the last store": (
+        "epilogue.cuh",
+        "ptx::tma_store_wait_read<0>();",
+        ";",
+        half,
+        r"epilogue\.cuh:\d+.* under way when the block ends",
+    ),
+    "more bytes expected than come": (
+        "pipeline.cuh",
+        "expect(full[at.stage], bytes)",
+        "expect(full[at.stage], bytes + 16)",
+        half,
+        r"deadlock: .*mbarrier at \d+, parity 0: 0 of 1 arrivals and 16 bytes are missing at cuda/pipeline\.cuh:\d+",
+    ),
+    "fewer bytes expected than come": (
+        "pipeline.cuh",
+        "expect(full[at.stage], bytes)",
+        "expect(full[at.stage], bytes - 16)",
+        half,
+        r"deadlock: .*0 of 1 arrivals are missing, and 16 bytes came that it did not expect",
+    ),
+    "a stage that is not released": (
+        "mma.cuh",
+        "ring_.release(previous_, thread_);\n    advance",
+        "advance",
+        half,
+        r"deadlock: .*block \(0, 0, 0\) threads 0-0: the mbarrier at \d+, parity 0: 2 of 2 arrivals",
+    ),
+    "fewer stages than a step of planes takes": (
+        "pipeline.cuh",
+        "if (++stage == stages) {",
+        "if (++stage == 1) {",
+        planes,
+        r"deadlock: .*threads 128-255: the mbarrier at \d+, parity 1: 1 of 1 arrivals",
+    ),
+    "a wrong width of the swizzle": (
+        "tile.cuh",
+        "8 * line_bytes, line_bytes",
+        "8 * line_bytes, line_bytes / 2",
+        half,
+        r"mma\.cuh:\d+.* that an asynchronous copy has not delivered yet",
+    ),
+    "an edge off by one": (
+        "kernels/simt.cu",
+        "row < m && column < n",
+        "row <= m && column < n",
+        simt,
+        r"simt\.cu:\d+: writes 8 bytes of global memory outside of every buffer: \d+ past the end of out",
+    ),
+    "a stray store": (
+        "kernels/simt.cu",
+        "  int buffer = 0;",
+        "  int buffer = 0;\n  if (threadIdx.x == 7)\n    shared_bytes[plan::shared_bytes + 5] = 1;",
+        simt,
+        r"thread 7 at cuda/kernels/simt\.cu:\d+: writes 1 bytes of shared memory, 5 past the end of the block's",
+    ),
+    "no barrier": (
+        "kernels/simt.cu",
+        "__syncthreads();\n\n",
+        "\n",
+        simt,
+        r"simt\.cu:.* reads \d+ bytes of shared memory at \d+ that nobody has written",
+    ),
+    "a barrier for most": (
+        "kernels/simt.cu",
+        "  int buffer = 0;",
+        "  int buffer = 0;\n  if (threadIdx.x != 77)\n    __syncthreads();\n  else\n    __syncwarp();",
+        simt,
+        r"deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at cuda/kernels/simt\.cu:\d+",
+    ),
+    "no wait for copies": (
+        "kernels/exact.cu",
+        "ptx::copy_wait<plan::stages - 2>();",
+        "",
+        exact,
+        r"copied_tile\.cuh:\d+.* that an asynchronous copy has not delivered yet",
+    ),
+    "no wait for the launch before": (
+        "kernels/reduce.cu",
+        "ptx::grid_dependency_wait();",
+        "",
+        split,
+        r"reduce\.cu:\d+: reads workspace before it waits for the launches before its own",
+    ),
+    "a crash": (
+        "kernels/simt.cu",
+        "  int buffer = 0;",
+        "  int buffer = 0;\n  if (threadIdx.x == 9)\n    __builtin_trap();",
+        simt,
+        r"thread 9 at cuda/kernels/simt\.cu:\d+: the emulated kernel got signal",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    file, old, new, product, message = BUGS[bug]
+    with pytest.raises(EmulationError, match=f"(?s){message}"):
+        product(planted(file, old, new))
+
+
+def test_a_wrong_swizzle_shows_in_the_result() -> None:
+    with pytest.raises(AssertionError, match="not equal"):
+        half(planted("tile.cuh", "(address >> 7 &", "(address >> 8 &"))
+
+
+def test_a_file_that_no_kernel_has_cannot_be_replaced() -> None:
+    with pytest.raises(ValueError, match=r"'ptx/barrier\.cuh'"):
+        simt({"ptx/barrier.cuh": ""})

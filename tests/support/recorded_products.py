@@ -1,0 +1,149 @@
+"""Small products of every kind of kernel, whose results on an H200 are kept in `recorded_products.npz`.
+
+`scripts/record_products.py` writes that file. Operands are made of random integers and exact powers of two, so that
+every machine makes the same ones.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tilesmith.accuracy import Accuracy
+from tilesmith.device import STAND_IN, Device, named
+from tilesmith.kernels import FAMILIES, sm90
+from tilesmith.plan import Plan
+from tilesmith.problem import Problem
+
+FILE: Final = Path(__file__).with_name("recorded_products.npz")
+Values = Literal["plain", "graded", "special", "triangles"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One product, and the plan that computes it."""
+
+    name: str
+    shape: tuple[int, int, int]  # M, K, N
+    plan: str | sm90.Configuration  # the name of a family, which takes what it thinks best
+    layout: str = "nn"  # of A and B; in capitals with a stride that the copy engine cannot read
+    dtype: torch.dtype = torch.float32
+    b_dtype: torch.dtype | None = None
+    out_dtype: torch.dtype | None = None
+    accuracy: Accuracy = "fp32"
+    values: Values = "plain"
+    batch: int = 0
+
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
+        m, k, n = self.shape
+        draw = np.random.Generator(np.random.PCG64([*self.name.encode()]))
+        a = self._matrix(draw, m, k, self.layout[0], self.dtype)
+        b = self._matrix(draw, k, n, self.layout[1], self.b_dtype or self.dtype)
+        if self.values == "graded":
+            powers = torch.from_numpy(np.exp2(np.linspace(-20, 20, k).round())).float()
+            a.mul_(powers)
+            b.div_(powers[:, None])
+        if self.values == "special":
+            a[0, 1], a[m // 2, 0], b[2, 0], b[0, n - 1] = float("inf"), float("nan"), float("-inf"), 0.0
+        if self.values == "triangles":
+            a.copy_(a.tril())
+            b.copy_(b.tril())
+        return a, b
+
+    def _matrix(
+        self, draw: np.random.Generator, rows: int, columns: int, layout: str, dtype: torch.dtype
+    ) -> torch.Tensor:
+        sizes = (columns, rows) if layout in "tT" else (rows, columns)
+        shape = (self.batch, *sizes) if self.batch else sizes
+        pitch = sizes[1] + (1 if layout.isupper() else -sizes[1] % 16)
+        stored = torch.zeros((*shape[:-1], pitch), dtype=dtype)[..., : sizes[1]]
+        if dtype.is_floating_point:
+            exponents = draw.integers(-3, 3, shape)
+            values: npt.NDArray[np.float64] = draw.integers(-(2**24), 2**24, shape) * np.exp2(exponents - 24.0)
+            stored.copy_(torch.from_numpy(values).to(dtype))
+        else:
+            stored.copy_(torch.from_numpy(draw.integers(-100, 100, shape)).to(dtype))
+        return stored.mT if layout in "tT" else stored
+
+    def planned(self, a: torch.Tensor, b: torch.Tensor, device: Device) -> Plan:
+        """For operands like those of `operands`, on any device."""
+        problem = Problem.of(
+            *(a, b),
+            accuracy=self.accuracy,
+            out_dtype=self.out_dtype,
+            may_mix=True,
+            skips_zeros=self.values == "triangles",
+        )
+        if isinstance(self.plan, sm90.Configuration):
+            assert sm90.rejects(problem, device) is None
+            assert (reason := sm90.unsuited(problem, device, self.plan)) is None, reason
+            return sm90.plan(problem, device, self.plan)
+        family = next(each for each in FAMILIES if each.name == self.plan)
+        return min(family.candidates(problem, device), key=lambda each: each.cycles).plan()
+
+    def on_cpu(self) -> tuple[Plan, torch.Tensor, torch.Tensor]:
+        """With its plan for an H200."""
+        a, b = self.operands()
+        return self.planned(a, b, named(STAND_IN)), a, b
+
+
+_C: Final = sm90.Configuration
+_BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
+
+PRODUCTS: Final[tuple[Recorded, ...]] = (
+    *(
+        Recorded(f"simt {str(dtype).removeprefix('torch.')}", (37, 50, 29), "simt", dtype=dtype, accuracy="ieee")
+        for dtype in (_FP32, torch.float64, _FP16, _BF16, torch.int64)
+    ),
+    Recorded("simt int8", (33, 70, 40), "simt", layout="tn", dtype=torch.int8, out_dtype=torch.int32),
+    Recorded("simt batch", (20, 33, 21), "simt", layout="nt", accuracy="ieee", batch=3),
+    *(Recorded(f"exact {layout}", (37, 70, 29), "exact", layout=layout) for layout in ("nn", "NT", "tN", "tt")),
+    Recorded("exact batch", (20, 33, 21), "exact", batch=3),
+    Recorded("exact special", (20, 33, 21), "exact", values="special"),
+    Recorded("thin", (5, 300, 70), "thin"),
+    Recorded("thin columns", (70, 300, 3), "thin", layout="tN"),
+    Recorded("dot", (40, 1500, 1), "dot"),
+    Recorded("dot parts", (3, 20000, 1), "dot"),
+    *(Recorded(f"bfloat16 {x}", (70, 200, 40), _C(128, 64), layout=x, dtype=_BF16) for x in ("nn", "nt", "tn", "tt")),
+    *(Recorded(f"float16 {x}", (70, 200, 24), _C(64, 32), layout=x, dtype=_FP16) for x in ("nt", "tn")),
+    Recorded("float16 realigned", (70, 131, 24), _C(64, 32), layout="NT", dtype=_FP16),
+    Recorded("bfloat16 cluster", (150, 300, 24), _C(128, 32, cluster=2), dtype=_BF16),
+    Recorded("bfloat16 split", (40, 600, 24), _C(64, 32, splits=2), dtype=_BF16),
+    Recorded("bfloat16 transposed", (8, 200, 150), _C(128, 8, swap=True), layout="nt", dtype=_BF16),
+    Recorded("bfloat16 wide", (20, 100, 150), _C(64, 256), dtype=_BF16, out_dtype=_FP32),
+    Recorded("bfloat16 batch", (20, 100, 33), _C(64, 64), dtype=_BF16, batch=3),
+    *(Recorded(f"planes {layout}", (70, 200, 40), _C(128, 64), layout=layout) for layout in ("nn", "Nt", "tN", "TT")),
+    Recorded("planes cluster", (150, 300, 24), _C(128, 32, cluster=2)),
+    Recorded("planes split", (40, 600, 24), _C(64, 32, splits=2)),
+    Recorded("planes transposed", (8, 200, 150), _C(128, 8, swap=True), layout="nt"),
+    Recorded("planes 192", (20, 100, 150), _C(64, 192)),
+    Recorded("planes short", (20, 40, 150), _C(64, 192)),
+    Recorded("planes batch", (20, 100, 33), _C(64, 64), batch=3),
+    Recorded("planes graded", (70, 200, 40), _C(128, 64), values="graded"),
+    Recorded("planes special", (70, 200, 40), _C(128, 64), values="special"),
+    Recorded("planes triangles", (150, 150, 20), _C(128, 32), values="triangles"),
+    Recorded("raw", (70, 200, 40), _C(128, 64, raw=True)),
+    Recorded("raw cluster split", (150, 1100, 24), _C(128, 32, cluster=2, splits=2, raw=True)),
+    Recorded("raw graded", (70, 200, 40), _C(128, 64, raw=True), values="graded"),
+    Recorded("raw special", (70, 200, 40), _C(64, 64, raw=True), values="special"),
+    Recorded("tf32", (70, 200, 40), _C(128, 64), accuracy="tf32"),
+    Recorded("tf32 graded", (70, 200, 40), _C(128, 64), accuracy="tf32", values="graded"),
+    Recorded("mixed float16", (70, 200, 40), _C(128, 64), b_dtype=_FP16),
+    Recorded("mixed bfloat16", (70, 200, 40), _C(128, 64), dtype=_BF16, b_dtype=_FP32),
+)
+
+
+def bits(tensor: torch.Tensor) -> npt.NDArray[np.generic]:
+    """A tensor's elements as integers."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    found: npt.NDArray[np.generic] = tensor.contiguous().view(integers[tensor.itemsize]).numpy()
+    return found
+
+
+def load() -> dict[str, npt.NDArray[np.generic]]:
+    """The bits of the results on an H200, by name."""
+    with np.load(FILE) as found:
+        return dict(found)
