@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 import tilesmith
 from tilesmith import device
-from tilesmith.bench import suites, textbook, timing
-from tilesmith.cli import _COMMANDS, main
+from tilesmith.bench import suites, timing
+from tilesmith.cli import _COMMANDS, demo_preview, main
 from tilesmith.errors import UnavailableError
 from tilesmith.jit import cache, compiler, driver
 
@@ -190,7 +190,7 @@ class TestCache:
 
 
 class TestDemoWithoutGpu:
-    pytestmark = pytest.mark.usefixtures("no_gpu")
+    pytestmark = pytest.mark.usefixtures("no_gpu", "emulator_cache")
 
     def test_plans_and_compiles_for_an_h200(self) -> None:
         shown = run_json("demo")
@@ -210,14 +210,16 @@ class TestDemoWithoutGpu:
             cuda_ms = m * k * n / (132 * 128 * 1.98e9) * 1e3
             assert max(tensor_ms, memory_ms) < plan["estimated_ms"] < cuda_ms
 
-        assert [each["product"] for each in shown["arithmetic"]] == SEEDS
-        for each in shown["arithmetic"]:
-            assert max(each["sizes"]) <= 96
-            assert 0 < each["model_error"]["norm"] < 3e-7
+        assert [each["product"] for each in shown["emulated"]] == SEEDS
+        for each, plan in zip(shown["emulated"], shown["plans"], strict=True):
+            assert max(each["sizes"]) <= 256
+            assert [size % 2 for size in each["sizes"]] == [size % 2 for size in plan["sizes"]]
+            assert each["plan"] == plan["plan"]
+            assert 0 < each["error"]["norm"] < 3e-7
             assert 0 < each["torch_error"]["norm"] < 3e-7
             assert each["accurate"]
         assert shown["accurate"]
-        assert shown["not_measured"] == ["the speed of the kernels", "what the kernels themselves compute"]
+        assert shown["not_measured"] == ["the speed of the kernels"]
 
     def test_says_what_it_could_not_measure(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(suites, "load", lambda name: (suites.Product("small", 64, 32, 48, why="quick"),))
@@ -225,14 +227,14 @@ class TestDemoWithoutGpu:
         assert result.exit_code == 0
         shown = one_line(result.stdout)
         assert result.stdout.startswith("torch finds no GPU here: ")
-        assert "small 64x32x48" in shown
+        assert shown.count("64x32x48") == 2
         assert "is not a measurement" in shown
-        end = shown.index("Not measured here, for want of a GPU: the speed of the kernels, and what the kernels")
+        end = shown.index("Not measured here, for want of a GPU: the speed of the kernels.")
         assert "run this command where there is an NVIDIA GPU" in shown[end:]
 
     def test_wrong_arithmetic_exits_with_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(suites, "load", lambda name: (suites.Product("small", 64, 32, 48, why="quick"),))
-        monkeypatch.setattr(textbook, "product", lambda a, b: (a @ b) * (1 + 1e-5))
+        monkeypatch.setattr(demo_preview, "run", lambda plan, a, b: (a @ b) * (1 + 1e-5))
         result = run("demo")
         assert result.exit_code == 1
         assert "NOT ACCURATE: small." in result.stdout

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The commands in the order of `--help`. Each is the click command of the same name in its module here.
 _COMMANDS: Final[dict[str, str]] = {
-    "demo": "Multiply the five reference products, or plan and compile them where there is no GPU.",
+    "demo": "Multiply the five reference products, or where there is no GPU small ones in the emulator.",
     "bench": "Time products against torch, check them, and show what came out.",
     "tune": "Find the fastest plans for products on this GPU, and keep them.",
     "optimize": "Write a module with custom CUDA kernels for the model in a problem file.",
