@@ -100,6 +100,8 @@ def explain(
     """
     a, b, packed, accuracy = _unpacked(a, b, accuracy)
     check_dense(a, b)
+    if distributed.is_distributed(a, b):
+        raise NotImplementedError("tilesmith.explain takes the tensors of one process: pass x.to_local()")
     notes = []
     if gpu is not None:
         target = devices.named(gpu)
@@ -182,7 +184,9 @@ def _dispatched(
     shape = product_shape(a.shape, b.shape)
     if is_distributed:
         if tuple(out.shape) != shape:
-            raise RuntimeError(f"a distributed out cannot be resized: it has shape {list(out.shape)}, not {list(shape)}")
+            raise RuntimeError(
+                f"a distributed out cannot be resized: it has shape {list(out.shape)}, not {list(shape)}"
+            )
         return out.copy_(op.product(a, b, accuracy, out.dtype))  # copy_ redistributes
     if tuple(out.shape) != shape:
         if out.numel() > 0:

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": {"op"},
     "explanation": NOUNS | {"roofline", "kernels"},
     "api": NOUNS | {"planner", "prepared", "op", "distributed", "roofline", "explanation"},
-    "": {"api", "emulator", "errors", "explanation", "packed", "version"},
+    "": {"api", "distributed", "emulator", "errors", "explanation", "packed", "version"},
     "bench": CORE | {""},
     "kernelbench": CORE | {"", "bench"},
     "cli": CORE | {"", "bench", "kernelbench"},
@@ -98,6 +98,7 @@ def test_the_layers_are_found() -> None:
     assert imported_modules(PACKAGE / "prepared.py") >= {"planner.choose", "jit.cache", "jit.driver"}
     assert imported_modules(PACKAGE / "__init__.py") == {
         "api",
+        "distributed",
         "emulator",
         "errors",
         "explanation",
