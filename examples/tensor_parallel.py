@@ -69,13 +69,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A tensor-parallel MLP, checked against one process.")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--rows", type=int, default=2048, help="tokens of a step")
+    found_device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=["cuda", "cpu"], default=found_device)
     arguments = parser.parse_args()
 
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    rank = int(os.environ["LOCAL_RANK"])
+    kind = arguments.device
+    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if kind == "cuda" else "cpu")
     if kind == "cuda":
-        torch.cuda.set_device(rank)
-    device = torch.device(kind, rank if kind == "cuda" else None)
+        if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+            raise SystemExit(
+                f"there are {torch.cuda.device_count()} GPUs: start no more processes, or use --device=cpu"
+            )
+        torch.cuda.set_device(device)
     mesh = init_device_mesh(kind, (int(os.environ["WORLD_SIZE"]),))
 
     torch.manual_seed(0)  # the same model and input in each process

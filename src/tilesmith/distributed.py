@@ -17,8 +17,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tilesmith import op
 
 if TYPE_CHECKING:
@@ -27,20 +25,18 @@ if TYPE_CHECKING:
     # What the product is placed as, and what a and b must be placed as for it.
     Placed = tuple[list[Placement | None], list[Placement | None]]
 
-_registered = False
+_dtensor: type | None = None  # the class DTensor, once it knows our placements
 
 
 def register() -> None:
     """Tells DTensor how products are sharded. It may be called again.
 
-    `tilesmith.matmul` calls it for the first distributed operand that it meets. Call it yourself before
-    `torch.ops.tilesmith.matmul` is called on DTensors, or where a strategy is looked up without a product.
+    `tilesmith.matmul` does so by itself. Call it before `torch.ops.tilesmith.matmul` is called on DTensors, or where
+    placements are looked up without a product.
 
     >>> register()
     """
-    global _registered
-    if _registered:
-        return
+    global _dtensor
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
     from torch.distributed.tensor.experimental import register_sharding
@@ -50,29 +46,27 @@ def register() -> None:
     # arguments only, and a product with another out_dtype has another type.
     known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     known[op.matmul] = RuntimeSchemaInfo(static_kwargkey=["accuracy", "out_dtype"])
-    _registered = True
+    _dtensor = DTensor
 
 
-def register_if_imported() -> bool:
-    """Registers if the program has imported torch.distributed.tensor. Otherwise there can be no DTensor yet."""
-    if "torch.distributed.tensor" not in sys.modules:
+def is_distributed(a: object, b: object, out: object = None) -> bool:
+    """Whether one of them is a DTensor. If so, DTensor knows our placements."""
+    if not _register_if_imported():
         return False
-    register()
-    return True
+    assert _dtensor is not None
+    return isinstance(a, _dtensor) or isinstance(b, _dtensor) or isinstance(out, _dtensor)
+
+
+def _register_if_imported() -> bool:
+    """Where the program has not imported torch.distributed.tensor, there is no DTensor yet."""
+    if _dtensor is None and "torch.distributed.tensor" in sys.modules:
+        register()
+    return _dtensor is not None
 
 
 # torch.compile is to call this while it traces, not to trace it. That is torch.compiler.assume_constant_result, which
 # would import all of the compiler.
-register_if_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def is_distributed(*tensors: object) -> bool:
-    """Whether one of them is a DTensor."""
-    if not register_if_imported():
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(x, DTensor) for x in tensors)
+_register_if_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _placements(a: Any, b: Any, **_: object) -> "list[Placed]":

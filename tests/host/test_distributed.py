@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
     "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
 }
 
 CASES = (
@@ -70,7 +71,7 @@ def test_four_processes_agree_with_one(case: str, outcomes: dict[str, str]) -> N
 def test_the_example_runs_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, ROOT / "examples/tensor_parallel.py", "--width=64", "--rows=32"],
+        [*command, ROOT / "examples/tensor_parallel.py", "--device=cpu", "--width=64", "--rows=32"],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,

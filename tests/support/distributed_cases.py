@@ -1,8 +1,8 @@
 """What four processes on gloo do with `tilesmith.matmul`, and how they are started.
 
 To import torch takes seconds, so `python distributed_cases.py` does it once, its processes are forks, and each runs all
-the cases. It prints as JSON what went wrong in them. Values are small integers, so that every order of summation gives the same bits, and every process knows the
-whole operands: it compares with one process's product.
+the cases. It prints as JSON what went wrong in them. Values are small integers, so that every order of summation gives
+the same bits, and every process knows the whole operands: it compares with one process's product.
 """
 
 import itertools
@@ -98,6 +98,12 @@ def placed(whole: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement
     )
 
 
+def product_of(a: DTensor, b: DTensor, out_dtype: torch.dtype | None = None) -> DTensor:
+    product = tilesmith.matmul(a, b, out_dtype=out_dtype)
+    assert isinstance(product, DTensor)
+    return product
+
+
 def check_equal(name: str, found: torch.Tensor | None, wanted: torch.Tensor | None) -> None:
     assert found is not None and wanted is not None, name
     whole = found.full_tensor() if isinstance(found, DTensor) else found
@@ -141,7 +147,7 @@ def no_communication() -> None:
     for name, of_a, of_b, of_product in LOCAL:
         a, b = (placed(integers(*shape), mesh, [p]) for shape, p in zip(SHAPES[name], (of_a, of_b), strict=True))
         with CommDebugMode() as communication:
-            product = tilesmith.matmul(a, b)
+            product = product_of(a, b)
         assert product.placements == (of_product,), f"{name} {of_a} {of_b}: {product.placements}"
         assert communication.get_total_counts() == 0, f"{name} {of_a} {of_b}: {communication.get_comm_counts()}"
 
@@ -164,7 +170,7 @@ def two_dimensions() -> None:
         check_product(SHAPES[name], mesh, (of_a, of_b))
         if of_product is not None:
             a, b = (placed(integers(*s), mesh, p) for s, p in zip(SHAPES[name], (of_a, of_b), strict=True))
-            assert tilesmith.matmul(a, b).placements == of_product
+            assert product_of(a, b).placements == of_product
 
 
 def second_derivative() -> None:
@@ -189,15 +195,12 @@ def types() -> None:
     a, b = placed(whole_a.bfloat16(), mesh, [Shard(1)]), placed(whole_b.bfloat16(), mesh, [Shard(0)])
     for _ in range(2):
         for dtype in (None, torch.float32, torch.bfloat16):
-            product = tilesmith.matmul(a, b, out_dtype=dtype)
+            product = product_of(a, b, dtype)
             assert product.dtype == product.to_local().dtype == (dtype or torch.bfloat16)
             check_equal(str(dtype), product.float(), whole_a @ whole_b)
     check_equal("mixed", tilesmith.matmul(placed(whole_a, mesh, [Shard(1)]), b, accuracy="fp32"), whole_a @ whole_b)
-    check_equal(
-        "packed",
-        tilesmith.matmul(placed(whole_a, mesh, [Shard(0)]), tilesmith.pack(placed(whole_b, mesh, [Shard(1)]))),
-        whole_a @ whole_b,
-    )
+    packed = tilesmith.pack(placed(whole_b, mesh, [Shard(1)]))
+    check_equal("packed", tilesmith.matmul(placed(whole_a, mesh, [Shard(0)]), packed), whole_a @ whole_b)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert tilesmith.matmul(a.float(), b.float()).dtype == torch.bfloat16
 
@@ -206,7 +209,7 @@ def out() -> None:
     mesh = init_device_mesh("cpu", (PROCESSES,))
     whole_a, whole_b = integers(8, 12), integers(12, 16)
     a, b = placed(whole_a, mesh, [Shard(1)]), placed(whole_b, mesh, [Shard(0)])
-    for placement in (Replicate(), Shard(0), Shard(1)):
+    for placement in (Replicate(), Shard(0), Shard(1), Partial()):
         into = placed(torch.zeros(8, 16), mesh, [placement])
         assert tilesmith.matmul(a, b, out=into) is into
         assert into.placements == (placement,)
@@ -275,7 +278,7 @@ def tensor_parallel() -> None:
     for shape in ((6, 8), (2, 6, 8)):
         whole = integers(*shape)
         wanted, gradients = one_process(whole)
-        model = parallelize_module(MLP(8, 16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        model: Any = parallelize_module(MLP(8, 16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
         x = whole.clone().requires_grad_()
         with CommDebugMode() as forward:
             y = model(x)
