@@ -38,14 +38,9 @@ def register() -> None:
     """
     global _dtensor
     from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
     from torch.distributed.tensor.experimental import register_sharding
 
     register_sharding(op.matmul)(_placements)
-    # DTensor remembers what it found for operands of the same kind. register_sharding has it distinguish integer
-    # arguments only, and a product with another out_dtype has another type.
-    known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-    known[op.matmul] = RuntimeSchemaInfo(static_kwargkey=["accuracy", "out_dtype"])
     _dtensor = DTensor
 
 
