@@ -187,7 +187,7 @@ def test_the_watch_sees_what_it_watches_for() -> None:
     assert seen["variables"] == ["XDG_CACHE_HOME"]
 
 
-def test_planning_loads_neither_sympy_nor_the_cuda_bindings() -> None:
+def test_neither_planning_nor_a_product_loads_sympy_the_cuda_bindings_or_dtensor() -> None:
     seen = observed("""
 import tilesmith
 from tilesmith.problem import Problem
@@ -196,8 +196,10 @@ from tilesmith.device import named
 a, b = torch.empty(2, 1, 30, 40, device="meta"), torch.empty(3, 40, 50, device="meta")
 assert choose(Problem.of(a, b), named("h200")).problem.batch == (2, 3)
 assert choose(Problem.of(torch.zeros(4), torch.zeros(4, 5)), named("t4")).problem.n == 5
+assert tilesmith.matmul(torch.ones(2, 3), torch.ones(3, 4))[0, 0] == 3
 """)
     assert "tilesmith.planner.choose" in seen["modules"]
     assert [name for name in seen["modules"] if unit(name) in ("sympy", "cuda")] == []
+    assert "torch.distributed.tensor" not in seen["modules"]
     assert seen["events"] == []
     assert seen["cuda"] == ["False"]
