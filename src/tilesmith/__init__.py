@@ -5,6 +5,7 @@
 torch.Size([2, 4])
 """
 
+from tilesmith import distributed
 from tilesmith.api import explain, matmul, pack, warmup
 from tilesmith.emulator import emulate
 from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
@@ -23,6 +24,7 @@ __all__ = [
     "Packed",
     "UnavailableError",
     "__version__",
+    "distributed",
     "emulate",
     "explain",
     "matmul",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 
 from tilesmith import device as devices
-from tilesmith import op, prepared
+from tilesmith import distributed, op, prepared
 from tilesmith.accuracy import may_mix, resolve
 from tilesmith.errors import UnavailableError
 from tilesmith.explanation import Explanation
@@ -100,6 +100,8 @@ def explain(
     """
     a, b, packed, accuracy = _unpacked(a, b, accuracy)
     check_dense(a, b)
+    if distributed.is_distributed(a, b):
+        raise NotImplementedError("tilesmith.explain takes the tensors of one process: pass x.to_local()")
     notes = []
     if gpu is not None:
         target = devices.named(gpu)
@@ -158,8 +160,8 @@ def _dispatched(
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A product that PyTorch's dispatcher takes part in: autograd, autocast, modes, transforms, `out`; or one with a
-    packed operand."""
+    """A product that PyTorch's dispatcher takes part in: autograd, autocast, modes, transforms, distributed tensors,
+    `out`; or one with a packed operand."""
     if accuracy is not None:
         resolve(accuracy)
     asked, packed = accuracy, None
@@ -168,17 +170,24 @@ def _dispatched(
             raise NotImplementedError("tilesmith.matmul with a packed operand does not work inside of torch.compile")
         a, b, packed, accuracy = _unpacked(a, b, accuracy)
     check_dense(a, b)
+    is_distributed = distributed.is_distributed(a, b, out)
     if asked is None and accuracy is not None and is_mixed(a.dtype, b.dtype):
         check_operands(a, b)  # raises: that one of them is packed does not say that they may be mixed
     if out is None:
         if packed is None:
             return op.product(a, b, accuracy, out_dtype)
         return op.packed_product(a, b, packed, accuracy, out_dtype)
-    if a.is_cpu and a.dtype not in OUT_DTYPES:
+    if a.is_cpu and a.dtype not in OUT_DTYPES and not is_distributed:
         return torch.matmul(a, b, out=out)  # torch's CPU product takes more types than our kernels
     check_operands(a, b, may_mix=may_mix(accuracy))
     check_out(a, b, out, out_dtype)
     shape = product_shape(a.shape, b.shape)
+    if is_distributed:
+        if tuple(out.shape) != shape:
+            raise RuntimeError(
+                f"a distributed out cannot be resized: it has shape {list(out.shape)}, not {list(shape)}"
+            )
+        return out.copy_(op.product(a, b, accuracy, out.dtype))  # copy_ redistributes
     if tuple(out.shape) != shape:
         if out.numel() > 0:
             warnings.warn(

@@ -15,7 +15,8 @@ PACKAGE = Path(str(resources.files("tilesmith")))
 
 NOUNS = {"accuracy", "problem", "device", "plan", "packed", "errors"}
 SMALL = {"nvml", "user_files", "version"}  # they import nothing of the package
-CORE = NOUNS | SMALL | {"kernels", "planner", "jit", "prepared", "emulator", "op", "roofline", "explanation", "api"}
+CORE = NOUNS | SMALL | {"kernels", "planner", "jit", "prepared", "emulator", "op", "distributed"}
+CORE |= {"roofline", "explanation", "api"}
 
 # Unit (a module or a folder of the package) -> the units that it may import, besides itself.
 # "" is the package's own __init__.
@@ -36,9 +37,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prepared": NOUNS | {"planner", "jit"},
     "emulator": NOUNS | {"jit", "prepared"},
     "op": NOUNS | {"prepared", "emulator"},
+    "distributed": {"op"},
     "explanation": NOUNS | {"roofline", "kernels"},
-    "api": NOUNS | {"planner", "prepared", "op", "roofline", "explanation"},
-    "": {"api", "emulator", "errors", "explanation", "packed", "version"},
+    "api": NOUNS | {"planner", "prepared", "op", "distributed", "roofline", "explanation"},
+    "": {"api", "distributed", "emulator", "errors", "explanation", "packed", "version"},
     "bench": CORE | {""},
     "kernelbench": CORE | {"", "bench"},
     "cli": CORE | {"", "bench", "kernelbench"},
@@ -96,6 +98,7 @@ def test_the_layers_are_found() -> None:
     assert imported_modules(PACKAGE / "prepared.py") >= {"planner.choose", "jit.cache", "jit.driver"}
     assert imported_modules(PACKAGE / "__init__.py") == {
         "api",
+        "distributed",
         "emulator",
         "errors",
         "explanation",
@@ -184,7 +187,7 @@ def test_the_watch_sees_what_it_watches_for() -> None:
     assert seen["variables"] == ["XDG_CACHE_HOME"]
 
 
-def test_planning_loads_neither_sympy_nor_the_cuda_bindings() -> None:
+def test_neither_planning_nor_a_product_loads_sympy_the_cuda_bindings_or_dtensor() -> None:
     seen = observed("""
 import tilesmith
 from tilesmith.problem import Problem
@@ -193,8 +196,10 @@ from tilesmith.device import named
 a, b = torch.empty(2, 1, 30, 40, device="meta"), torch.empty(3, 40, 50, device="meta")
 assert choose(Problem.of(a, b), named("h200")).problem.batch == (2, 3)
 assert choose(Problem.of(torch.zeros(4), torch.zeros(4, 5)), named("t4")).problem.n == 5
+assert tilesmith.matmul(torch.ones(2, 3), torch.ones(3, 4))[0, 0] == 3
 """)
     assert "tilesmith.planner.choose" in seen["modules"]
     assert [name for name in seen["modules"] if unit(name) in ("sympy", "cuda")] == []
+    assert "torch.distributed.tensor" not in seen["modules"]
     assert seen["events"] == []
     assert seen["cuda"] == ["False"]
