@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from tilesmith import emulator, prepared
 from tilesmith.device import Device
 from tilesmith.errors import ColdCaptureError
 from tilesmith.overriding.settings import Settings
-from tilesmith.overriding.stats import Tally, Where, tally
+from tilesmith.overriding.tallies import Tally, Where, tally
 from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -24,8 +25,6 @@ _MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are de
 _TAKEN: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _WIDER: Final = (torch.float16, torch.bfloat16)  # have a float32 result if it is asked for
 
-# Bound once: they are on the way of every call.
-_float32_precision = torch._C._get_fp32_precision_getter
 _shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
@@ -59,6 +58,8 @@ class Routes:
         self.settings = settings
         self._known: dict[Hashable, Route] = {}
         self._deciding = threading.local()
+        # What a decision depends on besides the operands: torch's own setting of the accuracy.
+        self._situation: Callable[[], Hashable] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
 
     def find(
         self,
@@ -70,23 +71,27 @@ class Routes:
         addition: Addition | None = None,
     ) -> Route:
         """The route of a call. `out` is what the product itself is written to: with an addition it is not."""
-        key = (
-            *(operator, self.situation(), out_dtype, addition),
-            *(a.shape, a.stride(), a.dtype, a.data_ptr() & 15, a.get_device()),
-            *(b.shape, b.stride(), b.dtype, b.data_ptr() & 15, b.get_device()),
-            None
-            if out is None
-            else (
-                *(out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device()),
-                _shares_memory(out, a) or _shares_memory(out, b),
-            ),
+        key: tuple[object, ...] = (
+            operator,
+            self._situation(),
+            out_dtype,
+            addition,
+            a.shape,
+            a.stride(),
+            a.dtype,
+            a.data_ptr() & 15,
+            a.get_device(),
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b.data_ptr() & 15,
+            b.get_device(),
         )
+        if out is not None:
+            shares = _shares_memory(out, a) or _shares_memory(out, b)
+            key += (out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device(), shares)
         route = self._known.get(key)
         return self._decided(key, operator, a, b, out_dtype, out, addition) if route is None else route
-
-    def situation(self) -> Hashable:
-        """What a decision depends on besides the operands: torch's own setting of the accuracy."""
-        return _float32_precision("cuda", "matmul")
 
     def device(self, a: torch.Tensor) -> Device | None:
         """The GPU of the operands; None if it is not there."""
@@ -153,8 +158,10 @@ class Routes:
 class EmulatedRoutes(Routes):
     """The routes of CPU tensors, in the threads that are inside of `tilesmith.emulate`."""
 
-    def situation(self) -> Hashable:
-        return super().situation(), emulator.active()
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        precision = self._situation
+        self._situation = lambda: (precision(), emulator.active())
 
     def device(self, a: torch.Tensor) -> Device | None:
         emulation = emulator.active()

@@ -11,7 +11,7 @@ import torch
 from torch.library import Library
 
 from tilesmith import emulator
-from tilesmith.overriding import stats
+from tilesmith.overriding import tallies
 from tilesmith.overriding.operators import NAMES, Function, Watch, kernels
 from tilesmith.overriding.routes import EmulatedRoutes, Routes
 from tilesmith.overriding.settings import Choice, Settings
@@ -112,7 +112,7 @@ def _previous(name: str, key: str) -> Function:
 
 def _begin() -> _Interceptor:
     if not (_cuda.is_wanted or _cpu.is_wanted):
-        stats.clear()
+        tallies.clear()
     return _here()
 
 
