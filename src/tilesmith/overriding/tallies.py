@@ -30,7 +30,7 @@ class Stat:
 class Stats:
     """What an override did. Print it for a table."""
 
-    entries: tuple[Stat, ...]  # the most called first
+    entries: tuple[Stat, ...]  # the most called first, and then by operator and sizes
 
     def calls(self, where: Where) -> int:
         """How many products went there."""
@@ -128,4 +128,8 @@ def stats() -> Stats:
     with _lock:
         counted = [(kind, each) for kind, each in _tallies.items() if each.calls]
     entries = [Stat(*kind, calls=each.calls, seconds=each.seconds()) for kind, each in counted]
-    return Stats(tuple(sorted(entries, key=lambda each: -each.calls)))
+    return Stats(
+        tuple(
+            sorted(entries, key=lambda each: (-each.calls, each.operator, each.a, each.b, str(each.dtype), each.where))
+        )
+    )
