@@ -1,8 +1,12 @@
 """`tilesmith.override`: torch's own products by our kernels, here by the emulated ones on CPU tensors."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -378,6 +382,36 @@ def test_many_threads() -> None:
             thread.join()
     assert errors == []
     assert went() == {"mm": (20, 0)}
+
+
+def test_scopes_may_begin_and_end_while_other_threads_multiply() -> None:
+    """In a process of its own: what went wrong here was memory that had been freed."""
+    script = """
+import threading, time, torch, tilesmith
+a, b = torch.randn(5, 8), torch.randn(8, 4)
+expected, wrong, done = a @ b, [], threading.Event()
+
+def work():
+    while not done.is_set():
+        if not torch.equal(torch.mm(a, b), expected):
+            wrong.append(1)
+
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+end, scopes = time.monotonic() + 1.5, 0
+with tilesmith.emulate():
+    while time.monotonic() < end:
+        with tilesmith.override():
+            scopes += 1
+done.set()
+for thread in threads:
+    thread.join()
+assert not wrong and scopes > 50
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(tilesmith.__file__).parents[1])}
+    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_times_on_request() -> None:

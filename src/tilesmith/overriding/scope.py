@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from tilesmith.overriding.routes import EmulatedRoutes, Routes
 from tilesmith.overriding.settings import Choice, Settings
 
 _MOST_SETTINGS: Final = 16  # whose decisions are kept for the next time that they hold
+_MOST_KEPT: Final = 64  # registrations whose kernels live on for a while
 
 _lock = threading.RLock()
 
@@ -35,6 +37,8 @@ class _Interceptor:
         self._scopes: tuple[Settings, ...] = ()
         self._library: Library | None = None
         self._times = False
+        # Another thread may be on its way into a kernel while it is taken back: the last ones are not freed yet.
+        self._kept: deque[list[object]] = deque(maxlen=_MOST_KEPT)
 
     @property
     def is_wanted(self) -> bool:
@@ -82,6 +86,7 @@ class _Interceptor:
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             for name, function in functions.items():
                 self._library.impl(name, function, self._key, allow_override=True)
+        self._kept.append([torch.library.get_kernel(f"aten::{name}", self._key) for name in NAMES])
 
     def _remove(self) -> None:
         if self._library is not None:
