@@ -10,6 +10,7 @@ from tilesmith.api import explain, matmul, pack, warmup
 from tilesmith.emulator import emulate
 from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
 from tilesmith.explanation import Explanation
+from tilesmith.overriding import Stat, Stats, disable, enable, override, stats
 from tilesmith.packed import Packed
 from tilesmith.version import VERSION
 
@@ -22,12 +23,18 @@ __all__ = [
     "EmulationError",
     "Explanation",
     "Packed",
+    "Stat",
+    "Stats",
     "UnavailableError",
     "__version__",
     "distributed",
+    "disable",
     "emulate",
+    "enable",
     "explain",
     "matmul",
+    "override",
     "pack",
+    "stats",
     "warmup",
 ]

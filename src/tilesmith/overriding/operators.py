@@ -1,0 +1,164 @@
+"""The kernels that take the place of torch's, one for each overload of its products."""
+
+from collections.abc import Callable
+from threading import local
+from typing import Any, Final, Protocol
+
+import torch
+
+from tilesmith.overriding.routes import Addition, Route
+from tilesmith.overriding.settings import OPERATORS
+
+Function = Callable[..., torch.Tensor]
+
+OVERLOADS: Final = ("", ".out", ".dtype", ".dtype_out")
+NAMES: Final = tuple(operator + overload for operator in OPERATORS for overload in OVERLOADS)
+
+
+class Finder(Protocol):
+    """Who knows the routes: see `Routes.find`."""
+
+    def find(
+        self,
+        operator: str,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None = None,
+        out: torch.Tensor | None = None,
+        addition: Addition | None = None,
+    ) -> Route: ...
+
+
+class Switch(Protocol):
+    """Where the kernels ask for the routes that hold now."""
+
+    @property
+    def routes(self) -> Finder: ...
+
+
+class Watch(local):
+    """Stands between timed kernels and the routes. The clock of a thread starts when a call's route is known: planning
+    and compiling are no part of its time."""
+
+    def __init__(self, switch: Switch, on_gpu: bool) -> None:
+        self._switch, self._on_gpu = switch, on_gpu
+
+    @property
+    def routes(self) -> "Watch":
+        return self
+
+    def find(self, *arguments: Any) -> Route:
+        route = self._switch.routes.find(*arguments)
+        self._tally = route[1]
+        self._started = self._tally.start(self._on_gpu)
+        return route
+
+    def timed(self, function: Function) -> Function:
+        """The function, with the time of each call added to its tally."""
+
+        def call(*arguments: Any, **options: Any) -> torch.Tensor:
+            result = function(*arguments, **options)
+            self._tally.stop(self._started)
+            return result
+
+        return call
+
+
+def kernels(switch: Switch, previous: dict[str, Function]) -> dict[str, Function]:
+    """For each name the function to register in the place of the previous one."""
+    made: dict[str, Function] = {}
+    for operator in OPERATORS:
+        make = _additions if "add" in operator else _products
+        functions = make(operator, switch, *(previous[operator + overload] for overload in OVERLOADS))
+        made |= {operator + overload: function for overload, function in zip(OVERLOADS, functions, strict=True)}
+    return made
+
+
+def _products(
+    operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
+) -> tuple[Function, ...]:
+    """`mm` and `bmm`."""
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        run, tally = switch.routes.find(operator, a, b)
+        tally.calls += 1
+        return plain(a, b) if run is None else run(a, b)
+
+    def product_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        run, tally = switch.routes.find(operator, a, b, None, out)
+        tally.calls += 1
+        return into(a, b, out=out) if run is None else run(a, b, out)
+
+    def product_dtype(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+        run, tally = switch.routes.find(operator, a, b, out_dtype)
+        tally.calls += 1
+        return wider(a, b, out_dtype) if run is None else run(a, b)
+
+    def product_dtype_out(
+        a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        run, tally = switch.routes.find(operator, a, b, out_dtype, out)
+        tally.calls += 1
+        return wider_into(a, b, out_dtype, out=out) if run is None else run(a, b, out)
+
+    return product, product_out, product_dtype, product_dtype_out
+
+
+def _additions(
+    operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
+) -> tuple[Function, ...]:
+    """`addmm` and `baddbmm`: our product, and then torch's scaled addition to it."""
+
+    def added(
+        c: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        beta: Any,
+        alpha: Any,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        run, tally = switch.routes.find(operator, a, b, out_dtype, None, Addition.of(c, beta, alpha, out))
+        tally.calls += 1
+        return None if run is None else _sum(run(a, b), c, beta, alpha, out)
+
+    def addition(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
+        result = added(c, a, b, None, beta, alpha)
+        return plain(c, a, b, beta=beta, alpha=alpha) if result is None else result
+
+    def addition_out(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
+    ) -> torch.Tensor:
+        result = added(c, a, b, None, beta, alpha, out)
+        return into(c, a, b, beta=beta, alpha=alpha, out=out) if result is None else result
+
+    def addition_dtype(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+    ) -> torch.Tensor:
+        result = added(c, a, b, out_dtype, beta, alpha)
+        return wider(c, a, b, out_dtype, beta=beta, alpha=alpha) if result is None else result
+
+    def addition_dtype_out(
+        c: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype,
+        *,
+        beta: Any = 1,
+        alpha: Any = 1,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        result = added(c, a, b, out_dtype, beta, alpha, out)
+        return wider_into(c, a, b, out_dtype, beta=beta, alpha=alpha, out=out) if result is None else result
+
+    return addition, addition_out, addition_dtype, addition_dtype_out
+
+
+def _sum(product: torch.Tensor, c: torch.Tensor, beta: Any, alpha: Any, out: torch.Tensor | None) -> torch.Tensor:
+    """`beta * c + alpha * product`, in the product's own memory unless there is an `out`. A beta of 0 ignores c, NaNs
+    included, as in torch. The product is rounded to float32 before: so is the sum that torch's kernels start from."""
+    if alpha != 1:
+        product.mul_(alpha)
+    if out is None:
+        return product if beta == 0 else product.add_(c, alpha=beta)
+    return out.copy_(product) if beta == 0 else torch.add(product, c, alpha=beta, out=out)

@@ -1,0 +1,246 @@
+"""Where a product goes: decided once for operands of a kind, and looked up from then on."""
+
+import threading
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from tilesmith import accuracy as accuracies
+from tilesmith import device as devices
+from tilesmith import emulator, prepared
+from tilesmith.device import Device
+from tilesmith.errors import ColdCaptureError
+from tilesmith.overriding.settings import Settings
+from tilesmith.overriding.tallies import Tally, Where, tally
+from tilesmith.plan import Plan
+from tilesmith.planner import choose
+from tilesmith.problem import Problem
+
+Run = Callable[..., torch.Tensor]  # (a, b) or (a, b, out) -> out
+Route = tuple[Run | None, Tally]  # who multiplies, or None for torch; and who counts
+
+_MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are decided anew
+_TAKEN: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_WIDER: Final = (torch.float16, torch.bfloat16)  # have a float32 result if it is asked for
+
+_shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
+
+
+class Addition(NamedTuple):
+    """What `addmm` adds to a product, and where the sum goes, as far as they decide who multiplies. It is made in every
+    call: a tuple, which is the fastest to make and to hash."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: int
+    is_real: bool  # beta and alpha are
+    is_void: bool  # beta is 0 and alpha is 1: the product is all there is
+    out: tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int] | None  # its shape, strides, type and device
+
+    @classmethod
+    def of(cls, added: torch.Tensor, beta: Any, alpha: Any, out: torch.Tensor | None) -> "Addition":
+        return cls(
+            added.shape,
+            added.dtype,
+            added.get_device(),
+            type(beta) is not complex and type(alpha) is not complex,
+            beta == 0 and alpha == 1,
+            None if out is None else (out.shape, out.stride(), out.dtype, out.get_device()),
+        )
+
+
+class Routes:
+    """The routes of one kind of tensors under one choice of settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._known: dict[Hashable, Route] = {}
+        self._deciding = threading.local()
+        # What a decision depends on besides the operands: torch's own setting of the accuracy.
+        self._situation: Callable[[], Hashable] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
+
+    def find(
+        self,
+        operator: str,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None = None,
+        out: torch.Tensor | None = None,
+        addition: Addition | None = None,
+    ) -> Route:
+        """The route of a call. `out` is what the product itself is written to: with an addition it is not."""
+        key: tuple[object, ...] = (
+            operator,
+            self._situation(),
+            out_dtype,
+            addition,
+            a.shape,
+            a.stride(),
+            a.dtype,
+            a.data_ptr() & 15,
+            a.get_device(),
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b.data_ptr() & 15,
+            b.get_device(),
+        )
+        if out is not None:
+            shares = _shares_memory(out, a) or _shares_memory(out, b)
+            key += (out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device(), shares)
+        route = self._known.get(key)
+        return self._decided(key, operator, a, b, out_dtype, out, addition) if route is None else route
+
+    def device(self, a: torch.Tensor) -> Device | None:
+        """The GPU of the operands; None if it is not there."""
+        return devices.installed(a.get_device())
+
+    def runner(self, plan: Plan, a: torch.Tensor) -> Run:
+        """What multiplies such operands from now on."""
+        return prepared.prepare(plan, a.get_device())
+
+    def _decided(
+        self,
+        key: Hashable,
+        operator: str,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        out: torch.Tensor | None,
+        addition: Addition | None,
+    ) -> Route:
+        def route(run: Run | None, reason: str) -> Route:
+            where: Where = "torch" if run is None else "tilesmith"
+            return run, tally((operator, tuple(a.shape), tuple(b.shape), a.dtype, where, reason))
+
+        if getattr(self._deciding, "now", False):
+            return route(None, "called while another product was planned")
+        self._deciding.now = True
+        try:
+            with torch.no_grad():  # the operands of a kernel may want gradients: those are autograd's concern
+                decided = route(*self._decide(operator, a, b, out_dtype, out, addition))
+        except ColdCaptureError:
+            return route(None, "a CUDA graph is captured, and the kernel is not loaded yet")
+        finally:
+            self._deciding.now = False
+        if len(self._known) >= _MOST_ROUTES:
+            self._known.clear()
+        self._known[key] = decided
+        return decided
+
+    def _decide(
+        self,
+        operator: str,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        out: torch.Tensor | None,
+        addition: Addition | None,
+    ) -> tuple[Run | None, str]:
+        reason = self.settings.leaves(operator) or _unfit(operator, a, b, out_dtype, out, addition)
+        if reason is not None:
+            return None, reason
+        device = self.device(a)
+        if device is None:
+            return None, "on the CPU, outside of tilesmith.emulate"
+        accuracy = accuracies.resolve(self.settings.accuracy)
+        problem = Problem.of(a, b, accuracy=accuracy, out_dtype=out_dtype, out=out)
+        reason = self.settings.leaves_problem(problem)
+        if reason is not None:
+            return None, reason
+        plan = choose(problem, device)
+        reason = _slower(plan)
+        return (self.runner(plan, a), plan.name) if reason is None else (None, reason)
+
+
+class EmulatedRoutes(Routes):
+    """The routes of CPU tensors, in the threads that are inside of `tilesmith.emulate`."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        precision = self._situation
+        self._situation = lambda: (precision(), emulator.active())
+
+    def device(self, a: torch.Tensor) -> Device | None:
+        emulation = emulator.active()
+        return None if emulation is None else emulation.device
+
+    def runner(self, plan: Plan, a: torch.Tensor) -> Run:
+        emulation = emulator.active()
+        seed = None if emulation is None else emulation.seed
+
+        def run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+            return emulator.run(plan, a, b, out=out, seed=seed)
+
+        return run
+
+
+def _unfit(
+    operator: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype | None,
+    out: torch.Tensor | None,
+    addition: Addition | None,
+) -> str | None:
+    """Why these are not for us. Calls that are wrong are among them: torch says so best."""
+    rank = 3 if operator in ("bmm", "baddbmm") else 2
+    if a.dtype not in _TAKEN:
+        return f"{str(a.dtype).removeprefix('torch.')} is left to torch"
+    if a.dtype != b.dtype or a.device != b.device:
+        return "operands of two types or devices"
+    if out_dtype not in (None, a.dtype) and not (out_dtype == torch.float32 and a.dtype in _WIDER):
+        return "a result of this type"
+    if a.dim() != rank or b.dim() != rank or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        return "shapes that have no product"
+    if a.numel() == 0 or b.numel() == 0:
+        return "an empty operand"
+    dtype, shape = out_dtype or a.dtype, (*a.shape[:-1], b.shape[-1])
+    if addition is not None:
+        return _unfit_addition(addition, a, dtype, shape)
+    if out is None:
+        return None
+    if _shares_memory(out, a) or _shares_memory(out, b):
+        return "an out in the memory of an operand"
+    return _unfit_out(out.shape, out.stride(), out.dtype, out.get_device(), a, dtype, shape)
+
+
+def _unfit_addition(addition: Addition, a: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
+    if addition.device != a.get_device() or addition.dtype not in (a.dtype, dtype) or not addition.is_real:
+        return "an addend of another type or device"
+    padded = (1,) * (len(shape) - len(addition.shape)) + tuple(addition.shape)
+    if len(padded) != len(shape) or any(size not in (1, whole) for size, whole in zip(padded, shape, strict=True)):
+        return "an addend that does not expand to the product"
+    if dtype != torch.float32 and not addition.is_void:
+        return "an addition in 16 bits: torch adds before it rounds, in one kernel"
+    return None if addition.out is None else _unfit_out(*addition.out, a, dtype, shape)
+
+
+def _unfit_out(
+    out_shape: tuple[int, ...],
+    out_strides: tuple[int, ...],
+    out_dtype: torch.dtype,
+    out_device: int,
+    a: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+) -> str | None:
+    if tuple(out_shape) != shape or out_dtype != dtype or out_device != a.get_device():
+        return "an out of another size, type or device"
+    if any(size > 1 and stride == 0 for size, stride in zip(out_shape, out_strides, strict=True)):
+        return "an out that overlaps itself"
+    return None
+
+
+def _slower(plan: Plan) -> str | None:
+    """Why torch should be faster: where we have only the CUDA cores and it has tensor cores."""
+    problem, capability = plan.problem, plan.device.capability
+    if not plan.name.startswith("simt"):
+        return None
+    if problem.a.dtype == torch.float32 and problem.accuracy != "tf32":
+        return None
+    if problem.a.dtype != torch.float16 and capability < (8, 0):
+        return None  # before Ampere, tensor cores had float16 alone
+    return f"{plan.name} has no tensor cores, and torch has"
