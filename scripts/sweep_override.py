@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import cycle, product
+from itertools import cycle, pairwise, product
 from pathlib import Path
 from typing import Final
 
@@ -134,7 +134,8 @@ def cases(count: int, largest: int = 8192, seed: int = 0) -> Iterator[Case]:
     ):
         while True:
             batch = size(chosen, 1, min(128, largest)) if "bmm" in operator else 1
-            case = Case(operator, addend, batch, *(size(chosen, floor, largest) for _ in "mkn"), dtype, layout)
+            m, k, n = (size(chosen, floor, largest) for _ in "mkn")
+            case = Case(operator, addend, batch, m, k, n, dtype, layout)
             if case.flops <= MOST_FLOPS and case.bytes <= MOST_BYTES:
                 break
         yield case
@@ -227,7 +228,7 @@ def print_table(rows: list[Found]) -> None:
 def print_histogram(title: str, rows: list[Found]) -> None:
     edges = [0.0, 0.5, 1 / 1.15, 1 / 1.05, 1.0, 1.05, 1.5, 2.0, 4.0, math.inf]
     print(f"{title}: {len(rows)} products by torch's time over ours")
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         count = sum(low <= found.ratio < high for found in rows)
         print(f"  {low:5.2f} to {high:5.2f} {count:4} {'#' * count}")
 
