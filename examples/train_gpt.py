@@ -87,7 +87,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(tokens) + self.positions.weight[: tokens.recipe[1]]
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         for layer in self.layers:
             x = layer(x)
         return linear(self.last(x), self.tokens.weight)
@@ -144,7 +144,7 @@ def text(recipe: Recipe) -> torch.Tensor:
         following = successors[found[-1], torch.randint(4, (sequences,), generator=random)]
         is_new = torch.rand(sequences, generator=random) < 0.1
         found.append(torch.where(is_new, any_tokens(sequences), following))
-    return torch.stack(found, dim=1).unflatten(0, (recipe.steps, recipe.batch))
+    return torch.stack(found, dim=1).reshape(recipe.steps, recipe.batch, -1)
 
 
 def as_they_are(rows: torch.Tensor) -> torch.Tensor:
