@@ -15,12 +15,19 @@ from tilesmith import accuracy as accuracies
 from tilesmith import device
 from tilesmith.bench.distributions import operands
 from tilesmith.bench.suites import random_tensor
+from tilesmith.epilogue import Epilogue
 from tilesmith.kernels import dot, exact, simt, sm90, thin
+from tilesmith.kernels.family import Candidate
 from tilesmith.plan import Plan
+from tilesmith.planner.choose import candidates
 from tilesmith.prepared import PackedPair, pack, prepare
 from tilesmith.problem import Problem
 
-Launch = tuple[Plan, torch.Tensor, torch.Tensor] | tuple[Plan, torch.Tensor, torch.Tensor, PackedPair]
+Launch = (
+    tuple[Plan, torch.Tensor, torch.Tensor]
+    | tuple[Plan, torch.Tensor, torch.Tensor, PackedPair]
+    | tuple[Plan, torch.Tensor, torch.Tensor, None, Epilogue]
+)
 
 
 def simt_launches() -> Iterator[Launch]:
@@ -164,6 +171,34 @@ def mixed_launches() -> Iterator[Launch]:
                 yield sm90.plan(problem, device.installed(0), c), a, b
 
 
+def epilogue_launches() -> Iterator[Launch]:
+    """Every family with what it can add, at the edges of tiles too."""
+    shapes = [((2, 130), 200, 261), ((130,), 600, 264), ((520,), 64, 520), ((3,), 300, 263), ((1,), 300, 264)]
+    for (rows, k, n), dtype in itertools.product(shapes, (torch.float32, torch.bfloat16)):
+        a, b = random_tensor((*rows, k), dtype, "cuda"), random_tensor((n, k), dtype, "cuda").mT
+        bias, row = random_tensor((n,), dtype, "cuda"), random_tensor((n,), dtype, "cuda")
+        residual = random_tensor((*rows, n), dtype, "cuda")
+        epilogues = [
+            Epilogue(bias),
+            Epilogue(bias, "gelu", residual),
+            Epilogue(None, None, residual, 0.5, 2.0),
+            Epilogue(None, "silu", row),
+            Epilogue(bias, None, residual.mT.contiguous().mT),
+        ]
+        for epilogue, accuracy in itertools.product(epilogues, ("fp32", "ieee")):
+            problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy), epilogue=epilogue)
+            plans: dict[str, Candidate] = {}
+            for candidate in candidates(problem, device.installed(0)):
+                kind = (
+                    candidate.name.split()[0]
+                    + " split" * ("split" in candidate.name)
+                    + " raw" * candidate.name.endswith("raw")
+                )
+                plans.setdefault(kind, candidate)
+            for candidate in plans.values():
+                yield candidate.plan(), a, b, None, epilogue
+
+
 FAMILIES = {
     "simt": simt_launches,
     "sm90": sm90_launches,
@@ -173,14 +208,15 @@ FAMILIES = {
     "exact": exact_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,
+    "epilogue": epilogue_launches,
 }
 
 
 def main() -> None:
     launches = 0
     for family in sys.argv[1:] or FAMILIES:
-        for plan, a, b, *packed in FAMILIES[family]():
-            prepare(plan, 0)(a, b, None, *packed)
+        for plan, a, b, *more in FAMILIES[family]():
+            prepare(plan, 0)(a, b, None, *more)
             launches += len(plan.stages)
     torch.cuda.synchronize()
     print(f"{launches} launches")

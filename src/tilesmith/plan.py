@@ -9,8 +9,9 @@ from tilesmith.device import Device
 from tilesmith.problem import Problem
 
 Constant = int | bool | str  # a str is the name of a CUDA type
-# The memory that a launch reads or writes; "a_packed" and "b_packed" are what tilesmith.pack made of an operand.
-Buffer = Literal["a", "b", "out", "workspace", "a_packed", "b_packed"]
+# The memory that a launch reads or writes; "a_packed" and "b_packed" are what tilesmith.pack made of an operand. The
+# two factors of an epilogue, which are eight bytes as well, come in the place of an address.
+Buffer = Literal["a", "b", "out", "workspace", "a_packed", "b_packed", "bias", "residual", "factors"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """From operands to a launch: a product that was seen before costs one dictionary look-up."""
 
+import struct
 import threading
 from typing import Final
 
@@ -7,11 +8,15 @@ import torch
 
 from tilesmith import accuracy as accuracies
 from tilesmith import device as devices
+from tilesmith.epilogue import Epilogue
 from tilesmith.errors import ColdCaptureError
 from tilesmith.jit import cache, driver, source
 from tilesmith.plan import Kernel, Plan
 from tilesmith.planner import choose, is_possible, packing
 from tilesmith.problem import Problem, contiguous_strides, is_mixed
+
+_TWO_FLOATS: Final = struct.Struct("<2f")
+_EIGHT_BYTES: Final = struct.Struct("<q")
 
 PackedPair = tuple[torch.Tensor | None, torch.Tensor | None]  # what `pack` made of a and b
 
@@ -29,6 +34,7 @@ def multiply(
     out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
     packed: PackedPair | None = None,
+    epilogue: Epilogue | None = None,
 ) -> torch.Tensor:
     """The product of two CUDA tensors, launched on the current stream of their device."""
     a_address, b_address = a.data_ptr(), b.data_ptr()
@@ -42,6 +48,8 @@ def multiply(
     )
     if packed is not None:
         key = (*key, packed[0] is not None, packed[1] is not None)
+    if epilogue is not None:
+        key = (*key, kind_of(epilogue))
     prepared = _prepared.get(key)
     if prepared is None:
         if is_mixed(dtype, b.dtype) and accuracies.may_mix(accuracy):
@@ -51,14 +59,23 @@ def multiply(
         if prepared is None:
             # One of them may be on the CPU, and it is the problem that says so.
             device = devices.installed(max(a.get_device(), b.get_device()))
-            plan = planned(a, b, device, accuracy, out_dtype, out, packed)
+            plan = planned(a, b, device, accuracy, out_dtype, out, packed, epilogue)
             if plan is None:
-                return multiply(a.float(), b.float(), accuracy, out_dtype, out, packed)
+                return multiply(a.float(), b.float(), accuracy, out_dtype, out, packed, epilogue)
             prepared = prepare(plan, a.get_device())
             if len(_prepared) >= _MOST_PREPARED:
                 _prepared.clear()
             _prepared[key] = prepared
-    return prepared(a, b, out) if packed is None else prepared(a, b, out, packed)
+    return prepared(a, b, out) if packed is None and epilogue is None else prepared(a, b, out, packed, epilogue)
+
+
+def kind_of(epilogue: Epilogue) -> tuple[object, ...]:
+    """All of an epilogue that a plan depends on."""
+    added = (
+        None if x is None else (x.shape, x.stride(), x.dtype, x.data_ptr() & 15, x.get_device())
+        for x in (epilogue.bias, epilogue.residual)
+    )
+    return (*added, epilogue.activation, epilogue.is_scaled)
 
 
 def planned(
@@ -69,6 +86,7 @@ def planned(
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None = None,
     packed: PackedPair | None = None,
+    epilogue: Epilogue | None = None,
 ) -> Plan | None:
     """How operands like these are multiplied on a GPU. None if one is float32 and the other is not, and should become
     so first: no family takes them as they are."""
@@ -80,6 +98,7 @@ def planned(
         out=out,
         packed=(False, False) if packed is None else (packed[0] is not None, packed[1] is not None),
         may_mix=accuracies.may_mix(accuracy),
+        epilogue=epilogue,
     )
     return choose(problem, device) if a.dtype == b.dtype or is_possible(problem, device) else None
 
@@ -110,11 +129,16 @@ class Prepared:
         self._idle: list[tuple[driver.Launch, ...]] = []
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, packed: PackedPair | None = None
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        packed: PackedPair | None = None,
+        epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
         if torch._C._cuda_getDevice() != self._device_index:
             with torch.cuda.device(self._device_index):
-                return self(a, b, out, packed)
+                return self(a, b, out, packed, epilogue)
         if out is None:
             out = _empty_strided_cuda(*self._out_layout)
         if not self._functions:
@@ -127,8 +151,11 @@ class Prepared:
             out.data_ptr(),
             0 if workspace is None else workspace.data_ptr(),
         )
-        if packed is not None:
-            buffers += tuple(0 if each is None else each.data_ptr() for each in packed)
+        if packed is not None or epilogue is not None:
+            buffers += tuple(0 if each is None else each.data_ptr() for each in packed or (None, None))
+        if epilogue is not None:
+            added = (0 if each is None else each.data_ptr() for each in (epilogue.bias, epilogue.residual))
+            buffers += (*added, factors(epilogue))
         # A launch has one argument buffer. Taking it off the list, which is atomic, makes it ours.
         try:
             launches = self._idle.pop()
@@ -142,6 +169,11 @@ class Prepared:
 
     def _new_launches(self) -> tuple[driver.Launch, ...]:
         return tuple(map(driver.Launch, self._functions, self.plan.stages))
+
+
+def factors(epilogue: Epilogue) -> int:
+    """The eight bytes of both."""
+    return _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(epilogue.scale, epilogue.residual_scale))[0]  # type: ignore[no-any-return]
 
 
 def prepare(plan: Plan, device_index: int) -> Prepared:

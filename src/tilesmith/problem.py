@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from tilesmith.accuracy import Accuracy
+from tilesmith.epilogue import ACTIVATIONS, Epilogue
 
 # The element types that can be multiplied, each with the types its result may have.
 OUT_DTYPES: Final[dict[torch.dtype, tuple[torch.dtype, ...]]] = {
@@ -58,6 +59,25 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """What an `Epilogue` asks of a kernel. The factors themselves come with each call."""
+
+    activation: str | None
+    bias: Matrix | None  # one row, repeated; of a transposed product one column
+    residual: Matrix | None
+    is_scaled: bool
+
+    @property
+    def transposed(self) -> "Finish":
+        bias, residual = self.bias, self.residual
+        return replace(
+            self,
+            bias=None if bias is None else bias.transposed,
+            residual=None if residual is None else residual.transposed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """`out[m, n] = a[m, k] @ b[k, n]` for every index of the batch."""
 
@@ -71,6 +91,7 @@ class Problem:
     out_shape: tuple[int, ...]  # as the caller sees it
     accuracy: Accuracy
     skips_zeros: bool = False  # large parts of the operands may be zero, as in triangles: it is worth looking for them
+    finish: Finish | None = None  # of the sums, before they are stored
 
     @classmethod
     def of(
@@ -84,6 +105,7 @@ class Problem:
         packed: tuple[bool, bool] = (False, False),
         may_mix: bool = False,
         skips_zeros: bool = False,
+        epilogue: Epilogue | None = None,
     ) -> "Problem":
         """The product of two tensors, which may be on the meta device. `packed`: which of them are. `may_mix`: one may
         be float32 and the other of 16 bits. `skips_zeros`: triangles are to be expected, and need not be.
@@ -128,13 +150,22 @@ class Problem:
                 out_shape=out_shape,
                 accuracy=accuracy,
                 skips_zeros=skips_zeros,
+                finish=None if epilogue is None else _finish(epilogue, a, b, batch, dtype),
             )
         )
 
     @property
     def transposed(self) -> "Problem":
         """The same product read as its transpose: `out^T = b^T a^T`."""
-        return replace(self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed, out=self.out.transposed)
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            a=self.b.transposed,
+            b=self.a.transposed,
+            out=self.out.transposed,
+            finish=None if self.finish is None else self.finish.transposed,
+        )
 
     @property
     def stored_by_rows(self) -> "Problem":
@@ -307,6 +338,55 @@ def _matrix(tensor: torch.Tensor, batch: Sequence[int], packed: bool) -> Matrix:
     )
 
 
+def _finish(
+    epilogue: Epilogue, a: torch.Tensor, b: torch.Tensor, batch: tuple[int, ...], dtype: torch.dtype
+) -> Finish | None:
+    """Of a product of this type. None if it asks for nothing."""
+    bias, activation, residual, *_ = epilogue
+    if bias is None and activation is None and residual is None and not epilogue.is_scaled:
+        return None
+    check_epilogue(epilogue, a, b, dtype)
+    m, n = a.shape[-2] if a.dim() > 1 else 1, b.shape[-1] if b.dim() > 1 else 1
+    if residual is not None:
+        residual = residual.expand(product_shape(a.shape, b.shape))
+        if b.dim() == 1:
+            residual = residual.unsqueeze(-1)
+        if a.dim() == 1:
+            residual = residual.unsqueeze(-2)
+    return Finish(
+        activation=activation,
+        bias=None if bias is None else _matrix(bias.expand(m, n), batch, packed=False),
+        residual=None if residual is None else _matrix(residual, batch, packed=False),
+        is_scaled=epilogue.is_scaled,
+    )
+
+
+def check_epilogue(epilogue: Epilogue, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raises for an epilogue that a product of a and b, of this type, cannot have."""
+    shape = product_shape(a.shape, b.shape)
+    if not dtype.is_floating_point:
+        raise NotImplementedError(f"a product of {dtype} is stored as it is: only floating-point ones have an epilogue")
+    if epilogue.activation not in (None, *ACTIVATIONS):
+        raise ValueError(f"activation is None, {', '.join(map(repr, ACTIVATIONS))}, not {epilogue.activation!r}")
+    for name, added in (("bias", epilogue.bias), ("residual", epilogue.residual)):
+        if added is not None and added.device != a.device:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but {name} is on {added.device} and the operands "
+                f"are on {a.device}"
+            )
+        if added is not None and added.dtype not in (dtype, common_dtype(a, b)):
+            raise RuntimeError(f"{name} is {added.dtype}, but the operands or the result have {dtype}")
+    bias, residual = epilogue.bias, epilogue.residual
+    columns = b.shape[-1] if b.dim() > 1 else 1
+    if bias is not None and tuple(bias.shape) != (columns,):
+        raise RuntimeError(f"bias has shape {list(bias.shape)}, but the product has {columns} columns")
+    if residual is not None and (
+        residual.dim() > len(shape)
+        or any(x not in (1, y) for x, y in zip(residual.shape[::-1], shape[::-1], strict=False))
+    ):
+        raise RuntimeError(f"residual of shape {list(residual.shape)} does not broadcast to the result's {list(shape)}")
+
+
 def _alignment(tensor: torch.Tensor) -> int:
     # A meta tensor has no address: it stands for one in memory that torch's allocator aligned.
     address = tensor.storage_offset() * tensor.itemsize if tensor.is_meta else tensor.data_ptr()
@@ -326,29 +406,44 @@ def _fold_batch(problem: Problem) -> Problem:
     """Fewer batch dimensions for the same memory: ones that a single stride can walk become one,
     and a batch that shares b becomes rows of a, which is how `linear` calls arrive. Not of a packed a: its planes
     were made without knowing b."""
-    dims: list[tuple[int, int, int, int]] = []  # size and the strides of a, b, out
-    for size, a_stride, b_stride, out_stride in zip(
-        problem.batch, problem.a.batch_strides, problem.b.batch_strides, problem.out.batch_strides, strict=True
+    finish = problem.finish
+    residual = None if finish is None else finish.residual
+    residual_strides = (0,) * len(problem.batch) if residual is None else residual.batch_strides
+    dims: list[tuple[int, ...]] = []  # size and the strides of a, b, out, residual
+    for size, *strides in zip(
+        *(problem.batch, problem.a.batch_strides, problem.b.batch_strides, problem.out.batch_strides, residual_strides),
+        strict=True,
     ):
         if size == 1:
             continue
-        if dims and dims[-1][1:] == (size * a_stride, size * b_stride, size * out_stride):
-            dims[-1] = (dims[-1][0] * size, a_stride, b_stride, out_stride)
+        if dims and dims[-1][1:] == tuple(size * stride for stride in strides):
+            dims[-1] = (dims[-1][0] * size, *strides)
         else:
-            dims.append((size, a_stride, b_stride, out_stride))
+            dims.append((size, *strides))
 
     m, a, b, out = problem.m, problem.a, problem.b, problem.out
     if dims and not a.packed:
-        size, a_stride, b_stride, out_stride = dims[-1]
+        size, a_stride, b_stride, out_stride, residual_stride = dims[-1]
         if b_stride == 0 and m == 1:
             dims.pop()
             m = size
             a = replace(a, rows=m, row_stride=a_stride)
             out = replace(out, rows=m, row_stride=out_stride)
-        elif b_stride == 0 and a_stride == m * a.row_stride and out_stride == m * out.row_stride:
+            residual = residual and replace(residual, rows=m, row_stride=residual_stride)
+        elif (
+            b_stride == 0
+            and a_stride == m * a.row_stride
+            and out_stride == m * out.row_stride
+            and (residual is None or residual_stride == m * residual.row_stride)
+        ):
             dims.pop()
             m *= size
             a, out = replace(a, rows=m), replace(out, rows=m)
+            residual = residual and replace(residual, rows=m)
+    if finish is not None:
+        bias = finish.bias and replace(finish.bias, rows=m, batch_strides=())
+        residual = residual and replace(residual, batch_strides=tuple(d[4] for d in dims))
+        finish = replace(finish, bias=bias, residual=residual)
     return replace(
         problem,
         m=m,
@@ -356,4 +451,5 @@ def _fold_batch(problem: Problem) -> Problem:
         a=replace(a, batch_strides=tuple(d[1] for d in dims)),
         b=replace(b, batch_strides=tuple(d[2] for d in dims)),
         out=replace(out, batch_strides=tuple(d[3] for d in dims)),
+        finish=finish,
     )

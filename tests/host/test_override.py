@@ -139,14 +139,14 @@ def test_wider_results_of_16_bits() -> None:
     assert went() == {"mm": (3, 0), "addmm": (2, 0)}
 
 
-def test_additions_in_16_bits_are_torchs() -> None:
+def test_additions_in_16_bits_are_rounded_once() -> None:
     a, b, c = LOW_A, LOW_B, LOW_C
-    expected = torch.addmm(c, a, b)
+    exact = a.double() @ b.double()
     with ours():
-        assert torch.equal(torch.addmm(c, a, b), expected)
-        assert torch.addmm(c, a, b, beta=0).dtype == torch.bfloat16
-    assert went() == {"addmm": (1, 1)}
-    assert reasons() == {"an addition in 16 bits: torch adds before it rounds, in one kernel"}
+        assert torch.equal(torch.addmm(c, a, b), (c.double() + exact).float().bfloat16())
+        assert torch.equal(torch.addmm(c[0], a, b), (c[0].double() + exact).float().bfloat16())
+        assert torch.equal(torch.addmm(c, a, b, beta=0), exact.float().bfloat16())
+    assert went() == {"addmm": (3, 0)}
 
 
 # What is left to torch.
@@ -287,7 +287,7 @@ def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goe
     assert run is torch.mm and prepared == ["thin"]
     assert routes.find("mm", A.clone(), B.clone()) == (run, tally)
     assert prepared == ["thin"]
-    assert routes.find("addmm", A, B, None, None, Addition.of(C, 1, 1, None))[1] is not tally
+    assert routes.find("addmm", A, B, None, None, Addition(C, 1, 1))[1] is not tally
     assert prepared == ["thin", "thin"]
 
 

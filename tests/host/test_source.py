@@ -170,8 +170,10 @@ def test_equal_tensor_core_kernels_give_equal_text_and_others_do_not() -> None:
 
 
 def parts_of(entry: str) -> set[str]:
-    """The file of a kernel, and those that only it includes."""
-    return {f"kernels/{entry}.cu", *(name for name in source.headers() if name.startswith(f"kernels/{entry}/"))}
+    """The file of a kernel, those that only it includes, and what kernels share that know their plans."""
+    own = {f"kernels/{entry}.cu", *(name for name in source.headers() if name.startswith(f"kernels/{entry}/"))}
+    included = set(re.findall(r'#include "(kernels/\w+\.cuh)"', "".join(source.headers()[name] for name in own)))
+    return own | included
 
 
 def test_headers_are_the_files_of_the_package_under_the_names_that_includes_use() -> None:

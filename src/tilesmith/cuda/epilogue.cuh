@@ -36,6 +36,13 @@ struct Fragment {
 #pragma unroll
     for (int i = 0; i < elements / 2; ++i) pairs[i] = narrow_pair<Output>(sum[2 * i], sum[2 * i + 1]);
   }
+  __device__ __forceinline__ Vector<float, 2> pair(int i) const {
+    return {widen<float>(Output{static_cast<unsigned short>(pairs[i])}),
+            widen<float>(Output{static_cast<unsigned short>(pairs[i] >> 16)})};
+  }
+  __device__ __forceinline__ void set_pair(int i, const Vector<float, 2>& pair) {
+    pairs[i] = narrow_pair<Output>(pair.element[0], pair.element[1]);
+  }
 };
 template <int elements>
 struct Fragment<float, elements> {
@@ -44,6 +51,11 @@ struct Fragment<float, elements> {
   __device__ __forceinline__ void take(const float (&sum)[elements]) {
 #pragma unroll
     for (int i = 0; i < elements; ++i) values[i] = sum[i];
+  }
+  __device__ __forceinline__ Vector<float, 2> pair(int i) const { return {values[2 * i], values[2 * i + 1]}; }
+  __device__ __forceinline__ void set_pair(int i, const Vector<float, 2>& pair) {
+    values[2 * i] = pair.element[0];
+    values[2 * i + 1] = pair.element[1];
   }
   __device__ __forceinline__ void add(const float (&sum)[elements]) {
 #pragma unroll

@@ -10,6 +10,7 @@ import torch
 from tilesmith import prepared
 from tilesmith.device import STAND_IN, Device, named
 from tilesmith.emulator.run import run
+from tilesmith.epilogue import Epilogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,14 @@ class Emulation:
         accuracy: str | None = None,
         out_dtype: torch.dtype | None = None,
         out: torch.Tensor | None = None,
+        epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
         """The product of two CPU tensors, planned for the GPU."""
         a, b = a.resolve_neg(), b.resolve_neg()
-        plan = prepared.planned(a, b, self.device, accuracy, out_dtype, out)
+        plan = prepared.planned(a, b, self.device, accuracy, out_dtype, out, epilogue=epilogue)
         if plan is None:
-            return self.multiply(a.float(), b.float(), accuracy, out_dtype, out)
-        return run(plan, a, b, out=out, seed=self.seed)
+            return self.multiply(a.float(), b.float(), accuracy, out_dtype, out, epilogue)
+        return run(plan, a, b, out=out, epilogue=epilogue, seed=self.seed)
 
 
 _active: ContextVar[Emulation | None] = ContextVar("tilesmith_emulation", default=None)

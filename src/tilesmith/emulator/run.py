@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import torch
 
 from tilesmith.emulator import launch
+from tilesmith.epilogue import Epilogue
 from tilesmith.plan import Buffer, Plan
+from tilesmith.prepared import factors
 from tilesmith.problem import contiguous_strides
 
 _POISON = 0xFF  # of memory that nobody has written: NaNs
@@ -19,6 +21,7 @@ def run(
     *,
     out: torch.Tensor | None = None,
     packed: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+    epilogue: Epilogue | None = None,
     seed: int | None = None,
     replaced: Mapping[str, str] | None = None,
 ) -> torch.Tensor:
@@ -42,6 +45,12 @@ def run(
         buffers["a_packed"] = _memory(packed[0])
     if packed[1] is not None:
         buffers["b_packed"] = _memory(packed[1])
+    if epilogue is not None:
+        buffers["factors"] = launch.Memory(factors(epilogue), 0, 0)
+        if epilogue.bias is not None:
+            buffers["bias"] = _memory(epilogue.bias)
+        if epilogue.residual is not None:
+            buffers["residual"] = _memory(epilogue.residual)
     for stage in plan.stages:
         if replaced:
             function = launch.Function(stage.kernel, plan.device.arch, replaced)

@@ -35,43 +35,34 @@ class Launch:
     __slots__ = (
         "_addresses",
         "_arguments",
-        "_arguments_address",
         "_attributes",
+        "_call",
         "_config",
-        "_driver",
         "_function",
+        "_launch",
         "_pointers",
-        "_pointers_address",
         "_tensor_maps",
     )
 
     def __init__(self, function: Function, stage: Stage) -> None:
-        self._driver = driver = _driver()
         self._function = function
+        self._launch = _launch_kernel()
         self._arguments = ctypes.create_string_buffer(stage.arguments, len(stage.arguments))
-        self._arguments_address = ctypes.addressof(self._arguments)
-        self._pointers = (ctypes.c_void_p * 1)(self._arguments_address)
-        self._pointers_address = ctypes.addressof(self._pointers)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._arguments))
         self._addresses = tuple((each.position, BUFFERS.index(each.buffer), each.offset) for each in stage.addresses)
-        self._tensor_maps = tuple(_TensorMapSlot(each, self._arguments_address) for each in stage.tensor_maps)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = stage.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = stage.threads, 1, 1
-        config.sharedMemBytes = stage.kernel.shared_bytes
-        self._attributes = []
-        if stage.cluster > 1:
-            cluster = driver.CUlaunchAttribute()
-            cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = stage.cluster, 1, 1
-            self._attributes.append(cluster)
-        if stage.awaits_predecessor:
-            early = driver.CUlaunchAttribute()
-            early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            self._attributes.append(early)
-        config.attrs = self._attributes
-        config.numAttrs = len(self._attributes)
-        self._config = config
+        self._tensor_maps = tuple(_TensorMapSlot(each, ctypes.addressof(self._arguments)) for each in stage.tensor_maps)
+        self._attributes = ctypes.create_string_buffer(_attributes(stage))
+        count = len(self._attributes) // _ATTRIBUTE.size
+        self._config = ctypes.create_string_buffer(_CONFIG.size)
+        _CONFIG.pack_into(
+            *(self._config, 0),
+            *(*stage.grid, stage.threads, 1, 1, stage.kernel.shared_bytes),
+            *(0, ctypes.addressof(self._attributes), count),
+        )
+        self._call = (
+            *(ctypes.addressof(self._config), int(function.handle)),
+            *(ctypes.addressof(self._pointers), 0),
+        )
 
     def __call__(self, stream: int, device_index: int, buffers: tuple[int, ...]) -> None:
         """Launches on a stream of the GPU, with the addresses of BUFFERS."""
@@ -80,21 +71,48 @@ class Launch:
         for slot in self._tensor_maps:
             if slot.address != buffers[slot.buffer]:
                 slot.point_to(buffers[slot.buffer])
-        self._config.hStream = stream
-        status = self._launch()
+        _pack_address(self._config, _STREAM_OFFSET, stream)
+        status = self._launch(*self._call)
         if status != 0:
-            driver = self._driver
+            driver = _driver()
             if status == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
                 # A thread that has made no CUDA call yet has no current context.
                 _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
-                status = self._launch()
-            _check(driver, status)
-
-    def _launch(self) -> Any:
-        return self._driver.cuLaunchKernelEx(self._config, self._function.handle, self._pointers_address, 0)[0]
+                status = self._launch(*self._call)
+            _check(driver, driver.CUresult(status))
 
 
-BUFFERS: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace", "a_packed", "b_packed")
+# CUlaunchConfig: the grid, the block, the bytes of shared memory; the stream; the attributes and their count. And
+# CUlaunchAttribute: its name, and up to 64 bytes.
+_CONFIG: Final = struct.Struct("<7I4xqqI4x")
+_STREAM_OFFSET: Final = 32
+_ATTRIBUTE: Final = struct.Struct("<I4x64s")
+
+
+def _attributes(stage: Stage) -> bytes:
+    names = _driver().CUlaunchAttributeID
+    values = {}
+    if stage.cluster > 1:
+        values[names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION] = struct.pack("<3I", stage.cluster, 1, 1)
+    if stage.awaits_predecessor:
+        values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
+    return b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
+
+
+@cache
+def _launch_kernel() -> Any:
+    """cuLaunchKernelEx of the driver itself: through its bindings, a launch takes the host twice as long."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = [ctypes.c_void_p] * 4
+    function.restype = ctypes.c_int
+    return function
+
+
+BUFFERS: Final[tuple[Buffer, ...]] = (
+    *("a", "b", "out", "workspace"),
+    *("a_packed", "b_packed"),
+    *("bias", "residual", "factors"),
+)
 
 _pack_address = struct.Struct("<q").pack_into
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from tilesmith.device import Device
-from tilesmith.kernels import doubles, result
+from tilesmith.kernels import doubles, finish, result
 from tilesmith.kernels.doubles import few_as_rows
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import aligned_lines, round_up
@@ -75,12 +75,16 @@ def plan(problem: Problem, device: Device) -> Plan:
         *(part_stride, out_stride),
         *(p.n, p.k, round_up(math.ceil(p.k / parts), _VECTOR), line_blocks),
     )
+    own_finish = None if parts > 1 else p.finish  # or else that of the launch that adds the parts
+    finish_at = len(arguments)
+    arguments += finish.arguments(own_finish, 0)
     constants: dict[str, Constant] = {
         "lines": lines,
         "a_vectors": aligned_lines(p.a),
         "b_aligned": aligned_lines(p.b.transposed),
         "threads": threads,
         "blocks_per_sm": _BLOCKS_PER_SM,
+        **finish.constants(own_finish),
         "parameter_bytes": len(arguments),
     }
     stages = [
@@ -89,7 +93,10 @@ def plan(problem: Problem, device: Device) -> Plan:
             grid=(line_blocks * parts, 1, 1),
             threads=threads,
             arguments=arguments,
-            addresses=(Address(0, buffers[0]), Address(8, buffers[1]), target),
+            addresses=(
+                *(Address(0, buffers[0]), Address(8, buffers[1]), target),
+                *finish.addresses(own_finish, finish_at),
+            ),
             awaits_predecessor=True,
         )
     ]

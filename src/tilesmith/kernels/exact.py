@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from tilesmith.device import Device
-from tilesmith.kernels import doubles
+from tilesmith.kernels import doubles, finish
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import MOST_BATCH_DIMENSIONS, aligned_lines
 from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
@@ -126,6 +126,8 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         *(*reversed(p.batch), *[1] * more_dimensions),
         *(p.m, p.n, p.k, tiles_n, 0),
     )
+    finish_at = len(arguments)
+    arguments += finish.arguments(p.finish, len(p.batch), fastest_first=True)
     # Copies of single values are many, and each has an address.
     blocks_per_sm = tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - 1
     constants: dict[str, Constant] = {
@@ -144,6 +146,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         "b_aligned": b.aligned,
         "out_aligned": aligned_lines(p.out) and p.out.column_stride == 1,
         "batch_rank": len(p.batch),
+        **finish.constants(p.finish),
         "shared_bytes": tile.shared_bytes,
         "parameter_bytes": len(arguments),
     }
@@ -157,7 +160,10 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
                 grid=(tiles_n * p.batches, tiles_m, 1),
                 threads=tile.threads,
                 arguments=arguments,
-                addresses=tuple(Address(8 * i, buffer) for i, buffer in enumerate(order)),
+                addresses=(
+                    *(Address(8 * i, buffer) for i, buffer in enumerate(order)),
+                    *finish.addresses(p.finish, finish_at),
+                ),
                 awaits_predecessor=True,
             ),
         ),

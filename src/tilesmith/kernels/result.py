@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from tilesmith.kernels import finish
 from tilesmith.kernels.operand import CUDA_TYPES, MOST_BATCH_DIMENSIONS, round_up
 from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, TensorMap
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
@@ -152,8 +153,8 @@ _VECTOR: Final = 4  # of kernels/reduce.cu
 
 def reduce_stage(problem: Problem, partials: Result, splits: int) -> Stage:
     """The launch that adds the partial products into the output."""
-    out, batch = problem.out, problem.batch
-    lines = out.transposed if partials.along_m else out
+    by_lines = problem.transposed if partials.along_m else problem
+    out, batch, lines = problem.out, problem.batch, by_lines.out
     strides = [*out.batch_strides, *(0 for _ in range(MOST_BATCH_DIMENSIONS - len(batch)))]
     vectors = partials.batch[0] // splits * partials.lines * partials.line_stride // _VECTOR
     turns = next(warps for warps in (1, 2, 4, _REDUCE_WARPS) if 2 * warps >= splits or warps == _REDUCE_WARPS)
@@ -167,6 +168,8 @@ def reduce_stage(problem: Problem, partials: Result, splits: int) -> Stage:
         *batch,
         *(1 for _ in range(MOST_BATCH_DIMENSIONS - len(batch))),
     )
+    finish_at = len(arguments)
+    arguments += finish.arguments(by_lines.finish, MOST_BATCH_DIMENSIONS)
     vector_strides = (lines.row_stride, *out.batch_strides, lines.columns)
     aligned = out.alignment >= _VECTOR * out.dtype.itemsize and not any(s % _VECTOR for s in vector_strides)
     constants: dict[str, Constant] = {
@@ -174,6 +177,7 @@ def reduce_stage(problem: Problem, partials: Result, splits: int) -> Stage:
         "out_vector": _VECTOR if lines.column_stride == 1 and aligned else 1,
         "threads": _REDUCE_THREADS,
         "turns": turns,
+        **finish.constants(by_lines.finish),
         "parameter_bytes": len(arguments),
     }
     return Stage(
@@ -181,6 +185,10 @@ def reduce_stage(problem: Problem, partials: Result, splits: int) -> Stage:
         grid=(math.ceil(vectors / (_WARP * _REDUCE_WARPS // turns)), 1, 1),
         threads=_REDUCE_THREADS,
         arguments=arguments,
-        addresses=(Address(0, "workspace", partials.offset), Address(8, "out")),
+        addresses=(
+            Address(0, "workspace", partials.offset),
+            Address(8, "out"),
+            *finish.addresses(by_lines.finish, finish_at),
+        ),
         awaits_predecessor=True,
     )

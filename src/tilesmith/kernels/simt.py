@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from tilesmith.device import Device
-from tilesmith.kernels import exact, sm90
+from tilesmith.kernels import exact, finish, sm90
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.plan import Address, Buffer, Constant, Cost, Kernel, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
@@ -141,6 +141,8 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
     a_lines, b_lines = _Lines.of(p.a, tile.m, tile), _Lines.of(p.b.transposed, tile.n, tile)
     shared_bytes = 2 * tile.k * (a_lines.pitch + b_lines.pitch) * accumulator_bytes
     arguments = _arguments(p, tile)
+    finish_at = len(arguments)
+    arguments += finish.arguments(p.finish, len(p.batch))
     constants: dict[str, Constant] = {
         "Element": element,
         "Output": _CUDA_TYPES[p.out.dtype][0],
@@ -163,6 +165,7 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
         "batch_rank": len(p.batch),
         "band": _BAND,
         "may_add": may_add,
+        **finish.constants(p.finish),
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
@@ -181,7 +184,10 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
                 ),
                 threads=tile.threads,
                 arguments=arguments,
-                addresses=tuple(Address(8 * i, buffer) for i, buffer in enumerate(order)),
+                addresses=(
+                    *(Address(8 * i, buffer) for i, buffer in enumerate(order)),
+                    *finish.addresses(p.finish, finish_at),
+                ),
             ),
         ),
         cost=_cost(p, device, tile),

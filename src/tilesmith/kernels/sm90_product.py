@@ -9,12 +9,13 @@ from typing import Final
 import torch
 
 from tilesmith.device import Device
-from tilesmith.kernels import operand, planes, result
+from tilesmith.kernels import finish, operand, planes, result
+from tilesmith.kernels.finish import BiasOf
 from tilesmith.kernels.operand import CUDA_TYPES, MOST_BATCH_DIMENSIONS, TILE_K, WORKSPACE_ALIGNMENT, Operand, round_up
 from tilesmith.kernels.planes import SCHEMES, Scheme, Schemes, Split
 from tilesmith.kernels.result import Result, Staging, Store
 from tilesmith.plan import Address, Buffer, Constant, Kernel, Stage, Wgmma
-from tilesmith.problem import Problem
+from tilesmith.problem import Finish, Problem
 
 WGMMA_M: Final = 64
 WIDEST_PROMOTED: Final = 192  # columns of a tile that has two sets of sums
@@ -22,6 +23,7 @@ _OPERAND_BYTES: Final = 2
 _MOST_STAGES: Final = 24
 _BARRIER_BYTES: Final = 16  # of a stage
 _SCALE_BYTES: Final = 4  # of a column
+_BIAS_BYTES: Final = 4
 _LEAST_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
 _MOST_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 SHORT_K: Final = 512  # in sums up to this, what two planes leave out may be more than what torch rounds off
@@ -159,6 +161,11 @@ class Layout:
         return self.scheme is not None and not self.scheme.wide and _skips_zeros(self.problem, c)
 
     @property
+    def finish(self) -> Finish | None:
+        """Of the kernel's own sums: where they are parts, the launch that adds them finishes."""
+        return None if self.out.is_partial else self.problem.finish
+
+    @property
     def scale(self) -> Scale:
         if self.scheme is None:
             return Scale.NONE
@@ -177,7 +184,10 @@ def _skips_zeros(problem: Problem, c: Configuration) -> bool:
 
 def fastest_first(problem: Problem) -> Problem:
     a, b, out = (replace(x, batch_strides=x.batch_strides[::-1]) for x in (problem.a, problem.b, problem.out))
-    return replace(problem, batch=problem.batch[::-1], a=a, b=b, out=out)
+    own_finish = problem.finish
+    if own_finish is not None and (residual := own_finish.residual) is not None:
+        own_finish = replace(own_finish, residual=replace(residual, batch_strides=residual.batch_strides[::-1]))
+    return replace(problem, batch=problem.batch[::-1], a=a, b=b, out=out, finish=own_finish)
 
 
 def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) -> Stage:
@@ -188,6 +198,9 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     b_stays = _b_stays(layout, device, c)
     clusters = min(tiles, clusters_at_once(layout, device, c))
     arguments = _arguments(layout, device, c)
+    finish_at = len(arguments)
+    arguments += finish.arguments(layout.finish, MOST_BATCH_DIMENSIONS)
+    arguments = arguments.ljust(round_up(len(arguments), 64), b"\0")
     producer_registers, consumer_registers = _REGISTERS_OF_RAW[c.consumers] if layout.a_is_raw else _REGISTERS
     skips_zeros = layout.skips_zeros(c)
     tiles_m, tiles_n = cluster_tiles(p, c)
@@ -228,11 +241,12 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         "threads": c.threads,
         "producer_registers": producer_registers,
         "consumer_registers": consumer_registers,
+        **finish.constants(layout.finish),
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
     maps = [a.tensor_map(0, c.tile_m, 1, p.batch), b.tensor_map(128, b_extent(layout, c), c.cluster, p.batch)]
-    addresses = []
+    addresses = [*finish.addresses(layout.finish, finish_at)]
     if staging.store is Store.BOXES:
         maps.append(out.tensor_map(256, staging))
     else:
@@ -285,6 +299,8 @@ def shared_memory(layout: Layout, device: Device, c: Configuration) -> tuple[int
     staged = c.tile_m * staging.buffers * (staging.chunk * layout.out.dtype.itemsize + staging.padding)
     if layout.scale is not Scale.NONE:
         staged += c.consumers * c.tile_n * _SCALE_BYTES
+    if finish.bias_of(layout.finish) is BiasOf.COLUMNS:
+        staged += c.consumers * c.tile_n * _BIAS_BYTES
     if layout.skips_zeros(c):
         staged += sum(cluster_tiles(layout.problem, c)) * planes.EXTENT_BYTES
     a_bytes, b_bytes = (rows * TILE_K * _OPERAND_BYTES for rows in (c.tile_m, b_extent(layout, c)))

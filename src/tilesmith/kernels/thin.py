@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from tilesmith.device import Device
-from tilesmith.kernels import doubles, result
+from tilesmith.kernels import doubles, finish, result
 from tilesmith.kernels.doubles import few_as_rows
 from tilesmith.kernels.family import Candidate, Family
 from tilesmith.kernels.operand import aligned_lines, round_up
@@ -112,6 +112,9 @@ def plan(problem: Problem, device: Device) -> Plan:
         *(part_stride, *out_strides),
         *(p.m, p.n, p.k, _share_k(p, cut), column_blocks, 0),
     )
+    own_finish = None if cut.parts > 1 else p.finish  # or else that of the launch that adds the parts
+    finish_at = len(arguments)
+    arguments += finish.arguments(own_finish, 0)
     row_groups = _row_groups(p)
     slot_bytes = (_WARP_COLUMNS + row_groups * _GROUP_ROWS) * _STEP_K * p.a.dtype.itemsize
     shared_bytes = cut.warps * _STAGES * slot_bytes
@@ -125,6 +128,7 @@ def plan(problem: Problem, device: Device) -> Plan:
         "b_aligned": aligned_lines(lines),
         "threads": 32 * cut.warps,
         "blocks_per_sm": _BLOCKS_PER_SM,
+        **finish.constants(own_finish),
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
@@ -134,7 +138,10 @@ def plan(problem: Problem, device: Device) -> Plan:
             grid=(column_blocks * cut.shares, 1, 1),
             threads=32 * cut.warps,
             arguments=arguments,
-            addresses=(Address(0, buffers[0]), Address(8, buffers[1]), target),
+            addresses=(
+                *(Address(0, buffers[0]), Address(8, buffers[1]), target),
+                *finish.addresses(own_finish, finish_at),
+            ),
             cluster=cut.cluster,
             awaits_predecessor=True,
         )

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from tilesmith.overriding.routes import Addition, Route
+from tilesmith.overriding.routes import Addition, Route, shares_memory
 from tilesmith.overriding.settings import OPERATORS
 
 Function = Callable[..., torch.Tensor]
@@ -107,7 +107,7 @@ def _products(
 def _additions(
     operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
 ) -> tuple[Function, ...]:
-    """`addmm` and `baddbmm`: our product, and then torch's scaled addition to it."""
+    """`addmm` and `baddbmm`."""
 
     def added(
         c: torch.Tensor,
@@ -118,9 +118,14 @@ def _additions(
         alpha: Any,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        run, tally = switch.routes.find(operator, a, b, out_dtype, None, Addition.of(c, beta, alpha, out))
+        addition = Addition(c, beta, alpha)
+        run, tally = switch.routes.find(operator, a, b, out_dtype, out, addition)
         tally.calls += 1
-        return None if run is None else _sum(run(a, b), c, beta, alpha, out)
+        if run is None:
+            return None
+        if out is not None and shares_memory(out, c):  # c is read after the first results are written
+            return out.copy_(run(a, b, out.new_empty_strided(out.shape, out.stride()), None, addition.epilogue))
+        return run(a, b, out, None, addition.epilogue)
 
     def addition(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
         result = added(c, a, b, None, beta, alpha)
@@ -152,13 +157,3 @@ def _additions(
         return wider_into(c, a, b, out_dtype, beta=beta, alpha=alpha, out=out) if result is None else result
 
     return addition, addition_out, addition_dtype, addition_dtype_out
-
-
-def _sum(product: torch.Tensor, c: torch.Tensor, beta: Any, alpha: Any, out: torch.Tensor | None) -> torch.Tensor:
-    """`beta * c + alpha * product`, in the product's own memory unless there is an `out`. A beta of 0 ignores c, NaNs
-    included, as in torch. The product is rounded to float32 before: so is the sum that torch's kernels start from."""
-    if alpha != 1:
-        product.mul_(alpha)
-    if out is None:
-        return product if beta == 0 else product.add_(c, alpha=beta)
-    return out.copy_(product) if beta == 0 else torch.add(product, c, alpha=beta, out=out)

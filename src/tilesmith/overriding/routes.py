@@ -11,6 +11,7 @@ from tilesmith import accuracy as accuracies
 from tilesmith import device as devices
 from tilesmith import emulator, prepared
 from tilesmith.device import Device
+from tilesmith.epilogue import Epilogue
 from tilesmith.errors import ColdCaptureError
 from tilesmith.overriding.settings import Settings
 from tilesmith.overriding.tallies import Tally, Where, tally
@@ -18,37 +19,49 @@ from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
 
-Run = Callable[..., torch.Tensor]  # (a, b) or (a, b, out) -> out
+Run = Callable[..., torch.Tensor]  # of (a, b), (a, b, out) or (a, b, out, None, epilogue)
 Route = tuple[Run | None, Tally]  # who multiplies, or None for torch; and who counts
 
 _MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are decided anew
 _TAKEN: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _WIDER: Final = (torch.float16, torch.bfloat16)  # have a float32 result if it is asked for
 
-_shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
+shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
 class Addition(NamedTuple):
-    """What `addmm` adds to a product, and where the sum goes, as far as they decide who multiplies. It is made in every
-    call: a tuple, which is the fastest to make and to hash."""
+    """What `addmm` makes of a product: `beta * c + alpha * product`."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: int
-    is_real: bool  # beta and alpha are
-    is_void: bool  # beta is 0 and alpha is 1: the product is all there is
-    out: tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int] | None  # its shape, strides, type and device
+    c: torch.Tensor
+    beta: Any
+    alpha: Any
 
-    @classmethod
-    def of(cls, added: torch.Tensor, beta: Any, alpha: Any, out: torch.Tensor | None) -> "Addition":
-        return cls(
-            added.shape,
-            added.dtype,
-            added.get_device(),
-            type(beta) is not complex and type(alpha) is not complex,
-            beta == 0 and alpha == 1,
-            None if out is None else (out.shape, out.stride(), out.dtype, out.get_device()),
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """All of it that decides who multiplies, and how."""
+        c, beta, alpha = self
+        is_real = type(beta) is not complex and type(alpha) is not complex
+        return (
+            c.shape,
+            c.stride(),
+            c.dtype,
+            c.data_ptr() & 15,
+            c.get_device(),
+            beta == 0,
+            beta == 1,
+            alpha == 1,
+            is_real,
         )
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """A beta of 0 ignores c, NaNs included, as in torch. A row that is added to all of them is a bias."""
+        c, beta, alpha = self
+        if beta == 0:
+            return Epilogue(scale=alpha)
+        if beta == 1 and c.dim() == 1 and c.shape[0] > 1:
+            return Epilogue(c, None, None, alpha)
+        return Epilogue(None, None, c, alpha, beta)
 
 
 class Routes:
@@ -70,12 +83,12 @@ class Routes:
         out: torch.Tensor | None = None,
         addition: Addition | None = None,
     ) -> Route:
-        """The route of a call. `out` is what the product itself is written to: with an addition it is not."""
+        """The route of a call, and of the sum with an addition."""
         key: tuple[object, ...] = (
             operator,
             self._situation(),
             out_dtype,
-            addition,
+            None if addition is None else addition.kind,
             a.shape,
             a.stride(),
             a.dtype,
@@ -88,7 +101,7 @@ class Routes:
             b.get_device(),
         )
         if out is not None:
-            shares = _shares_memory(out, a) or _shares_memory(out, b)
+            shares = shares_memory(out, a) or shares_memory(out, b)
             key += (out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device(), shares)
         route = self._known.get(key)
         return self._decided(key, operator, a, b, out_dtype, out, addition) if route is None else route
@@ -146,7 +159,8 @@ class Routes:
         if device is None:
             return None, "on the CPU, outside of tilesmith.emulate"
         accuracy = accuracies.resolve(self.settings.accuracy)
-        problem = Problem.of(a, b, accuracy=accuracy, out_dtype=out_dtype, out=out)
+        epilogue = None if addition is None else addition.epilogue
+        problem = Problem.of(a, b, accuracy=accuracy, out_dtype=out_dtype, out=out, epilogue=epilogue)
         reason = self.settings.leaves_problem(problem)
         if reason is not None:
             return None, reason
@@ -171,8 +185,14 @@ class EmulatedRoutes(Routes):
         emulation = emulator.active()
         seed = None if emulation is None else emulation.seed
 
-        def run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-            return emulator.run(plan, a, b, out=out, seed=seed)
+        def run(
+            a: torch.Tensor,
+            b: torch.Tensor,
+            out: torch.Tensor | None = None,
+            packed: None = None,
+            epilogue: Epilogue | None = None,
+        ) -> torch.Tensor:
+            return emulator.run(plan, a, b, out=out, epilogue=epilogue, seed=seed)
 
         return run
 
@@ -198,38 +218,30 @@ def _unfit(
     if a.numel() == 0 or b.numel() == 0:
         return "an empty operand"
     dtype, shape = out_dtype or a.dtype, (*a.shape[:-1], b.shape[-1])
-    if addition is not None:
-        return _unfit_addition(addition, a, dtype, shape)
-    if out is None:
-        return None
-    if _shares_memory(out, a) or _shares_memory(out, b):
-        return "an out in the memory of an operand"
-    return _unfit_out(out.shape, out.stride(), out.dtype, out.get_device(), a, dtype, shape)
+    reason = None if addition is None else _unfit_addition(addition, a, dtype, shape)
+    return reason if reason is not None or out is None else _unfit_out(out, a, b, dtype, shape)
 
 
 def _unfit_addition(addition: Addition, a: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
-    if addition.device != a.get_device() or addition.dtype not in (a.dtype, dtype) or not addition.is_real:
+    c, beta, alpha = addition
+    if c.device != a.device or c.dtype not in (a.dtype, dtype):
         return "an addend of another type or device"
-    padded = (1,) * (len(shape) - len(addition.shape)) + tuple(addition.shape)
+    if type(beta) is complex or type(alpha) is complex:
+        return "a complex factor"
+    padded = (1,) * (len(shape) - c.dim()) + tuple(c.shape)
     if len(padded) != len(shape) or any(size not in (1, whole) for size, whole in zip(padded, shape, strict=True)):
         return "an addend that does not expand to the product"
-    if dtype != torch.float32 and not addition.is_void:
-        return "an addition in 16 bits: torch adds before it rounds, in one kernel"
-    return None if addition.out is None else _unfit_out(*addition.out, a, dtype, shape)
+    return None
 
 
 def _unfit_out(
-    out_shape: tuple[int, ...],
-    out_strides: tuple[int, ...],
-    out_dtype: torch.dtype,
-    out_device: int,
-    a: torch.Tensor,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> str | None:
-    if tuple(out_shape) != shape or out_dtype != dtype or out_device != a.get_device():
+    if shares_memory(out, a) or shares_memory(out, b):
+        return "an out in the memory of an operand"
+    if tuple(out.shape) != shape or out.dtype != dtype or out.device != a.device:
         return "an out of another size, type or device"
-    if any(size > 1 and stride == 0 for size, stride in zip(out_shape, out_strides, strict=True)):
+    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         return "an out that overlaps itself"
     return None
 

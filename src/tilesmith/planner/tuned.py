@@ -18,7 +18,7 @@ import torch
 
 from tilesmith import nvml
 from tilesmith.device import Device
-from tilesmith.problem import Matrix, Problem
+from tilesmith.problem import Finish, Matrix, Problem
 from tilesmith.user_files import directory
 from tilesmith.version import VERSION
 
@@ -70,7 +70,15 @@ def key(problem: Problem) -> str:
     batch = f"{'x'.join(map(str, p.batch))} of " if p.batch else ""
     matrices = (f"{name} {_matrix(matrix)}" for name, matrix in (("a", p.a), ("b", p.b), ("out", p.out)))
     zeros = " skips zeros" if p.skips_zeros else ""
-    return f"{batch}{p.m}x{p.k}x{p.n} {p.accuracy}{zeros} {' '.join(matrices)}"
+    return f"{batch}{p.m}x{p.k}x{p.n} {p.accuracy}{zeros} {' '.join(matrices)}{_finish(p.finish)}"
+
+
+def _finish(finish: Finish | None) -> str:
+    if finish is None:
+        return ""
+    added = (("bias", finish.bias), ("residual", finish.residual))
+    matrices = (f"{name} {_matrix(matrix)}" for name, matrix in added if matrix is not None)
+    return " ".join(["", *(["scaled"] if finish.is_scaled else []), *filter(None, [finish.activation]), *matrices])
 
 
 def _matrix(matrix: Matrix) -> str:

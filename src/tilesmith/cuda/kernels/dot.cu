@@ -4,6 +4,7 @@
 // A block takes a few lines and a part of K. Neighbouring threads read neighbouring vectors, and those of A once for
 // all lines. The sums of parts are added by another launch.
 
+#include "kernels/finish.cuh"
 #include "ptx/grid.cuh"
 #include "vector.cuh"
 
@@ -14,7 +15,7 @@ constexpr int warps = plan::threads / 32;
 constexpr int step_k = plan::threads * vector;
 using Floats = Vector<float, vector>;
 
-struct Parameters {
+struct Product {
   const float* a;
   const float* b;
   float* out;
@@ -25,6 +26,8 @@ struct Parameters {
   int share_k;      // of a block, a multiple of `vector`
   int line_blocks;  // in a part of K
 };
+using OwnFinish = Finish<float, 0>;
+struct Parameters : Product, OwnFinish::Arguments {};
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
 // Four elements, or as many of them as are left, and zeros.
@@ -80,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   if (own < plan::lines && first_n + own < p.n) {
     double total = sums[own][0];
     for (int warp = 1; warp < warps; ++warp) total += sums[own][warp];
-    p.out[part * p.out_part_stride + (first_n + own) * p.out_stride] = __double2float_rn(total);
+    const OwnFinish finish(p);
+    p.out[part * p.out_part_stride + (first_n + own) * p.out_stride] = finish.of(total, 0, first_n + own);
   }
 }
 

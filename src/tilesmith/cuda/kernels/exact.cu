@@ -9,6 +9,7 @@
 
 #include "batch.cuh"
 #include "copied_tile.cuh"
+#include "kernels/finish.cuh"
 #include "ptx/dmma.cuh"
 #include "ptx/grid.cuh"
 
@@ -30,7 +31,7 @@ constexpr int sums = 4 * mmas_m * mmas_n;    // of a lane: 2 mmas_m rows with tw
 constexpr int share = sums / plan::warps_k;  // of those, what it stores
 static_assert(share % mmas_n == 0);
 
-struct Parameters {
+struct Product {
   const float* a;
   const float* b;
   float* out;
@@ -45,6 +46,8 @@ struct Parameters {
   int tiles_n;
   int unused;
 };
+using OwnFinish = Finish<float, plan::batch_rank>;
+struct Parameters : Product, OwnFinish::Arguments {};
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
 using TileOfA = CopiedTile<plan::tile_m, plan::tile_k, 2 * mmas_m, plan::threads, plan::a_along_k, plan::a_aligned>;
@@ -107,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const float* a = p.a;
   const float* b = p.b;
   float* out = p.out;
+  OwnFinish finish(p);
   int tile_n = blockIdx.x;
   if constexpr (plan::batch_rank > 0) {
     const int matrix = blockIdx.x / p.tiles_n;
@@ -118,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       b += index.at[d] * p.b_batch_strides[d];
       out += index.at[d] * p.out_batch_strides[d];
     }
+    finish.move_to(index.at);
   }
   const int first_m = blockIdx.y * plan::tile_m;
   const int first_n = tile_n * plan::tile_n;
@@ -193,7 +198,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     float* to = out + row * p.out_stride_m + column * p.out_stride_n;
     Vector<float, mmas_n> stored;
 #pragma unroll
-    for (int e = 0; e < mmas_n; ++e) stored.element[e] = static_cast<float>(total[i + e]);
+    for (int e = 0; e < mmas_n; ++e) {
+      stored.element[e] = static_cast<float>(total[i + e]);
+      if constexpr (finishes)
+        if (row < p.m && column + e < p.n)
+          stored.element[e] = finish.of(total[i + e], row, column + e);
+    }
     if (row >= p.m)
       continue;
     if (plan::out_aligned && column + mmas_n <= p.n) {

@@ -5,6 +5,7 @@
 
 #include "batch.cuh"
 #include "element.cuh"
+#include "kernels/finish.cuh"
 #include "ptx/grid.cuh"
 
 namespace tilesmith {
@@ -17,7 +18,7 @@ static_assert(warps % turns == 0);
 constexpr int vector = 4;
 using Sums = Vector<float, vector>;
 
-struct Parameters {
+struct Sizes {
   const float* partial;  // [split][batch][line][pitch]
   Output* out;
   long long line_stride, element_stride;  // of the output
@@ -29,6 +30,8 @@ struct Parameters {
   int splits;
   BatchIndex batch_size;
 };
+using OwnFinish = Finish<Output, most_batch_dimensions>;  // of lines and their elements
+struct Parameters : Sizes, OwnFinish::Arguments {};
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
 extern "C" __global__ void __launch_bounds__(plan::threads) reduce(const __grid_constant__ Parameters p) {
@@ -61,10 +64,20 @@ extern "C" __global__ void __launch_bounds__(plan::threads) reduce(const __grid_
   const int first = static_cast<int>(at % per_line) * vector;
   Output* out = p.out + line % p.lines * p.line_stride;
   long long batch = line / p.lines;
+  long long index[most_batch_dimensions];
 #pragma unroll
   for (int d = 0; d < most_batch_dimensions; ++d) {
-    out += batch % p.batch_size.at[d] * p.batch_stride[d];
+    index[d] = batch % p.batch_size.at[d];
+    out += index[d] * p.batch_stride[d];
     batch /= p.batch_size.at[d];
+  }
+  if constexpr (finishes) {
+    OwnFinish finish(p);
+    finish.move_to(index);
+#pragma unroll
+    for (int e = 0; e < vector; ++e)
+      if (first + e < p.length)
+        sum.element[e] = finish.of(sum.element[e], line % p.lines, first + e);
   }
   if constexpr (plan::out_vector == vector) {
     Vector<Output, vector> stored;

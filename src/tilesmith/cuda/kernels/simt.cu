@@ -17,6 +17,7 @@
 // The translation unit defines the constants in namespace plan before it includes this file.
 
 #include "element.cuh"
+#include "kernels/finish.cuh"
 #include "scheduler.cuh"
 #include "staged_tile.cuh"
 
@@ -36,7 +37,7 @@ constexpr int warps_n = plan::tile_n / warp_n;
 static_assert(plan::tile_k % 2 == 0);
 static_assert(plan::tile_m / warp_m * warps_n * 32 == plan::threads);
 
-struct Parameters {
+struct Product {
   const Element* a;
   const Element* b;
   Output* out;
@@ -52,6 +53,8 @@ struct Parameters {
     long long size, a_stride, b_stride, out_stride;
   } batch[plan::batch_rank > 0 ? plan::batch_rank : 1];
 };
+using OwnFinish = Finish<Output, plan::batch_rank>;
+struct Parameters : Product, OwnFinish::Arguments {};
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
 struct Shared {
@@ -105,18 +108,21 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const Element* a = p.a;
   const Element* b = p.b;
   Output* out = p.out;
+  OwnFinish finish(p);
   if constexpr (plan::batch_rank > 0) {
+    long long index[plan::batch_rank];
     long long batch = blockIdx.y + static_cast<long long>(gridDim.y) * blockIdx.z;
     if (batch >= p.batches)
       return;
 #pragma unroll
     for (int d = plan::batch_rank - 1; d >= 0; --d) {
-      long long i = batch % p.batch[d].size;
+      const long long i = index[d] = batch % p.batch[d].size;
       batch /= p.batch[d].size;
       a += i * p.batch[d].a_stride;
       b += i * p.batch[d].b_stride;
       out += i * p.batch[d].out_stride;
     }
+    finish.move_to(index);
   }
 
   const Index m = p.m, n = p.n, k = p.k;
@@ -184,6 +190,10 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 #pragma unroll
     for (int j = 0; j < plan::thread_n; j += width) {
       const Index column = first_n + warp_first_n + group_offset<lanes_n>(lane_n, j);
+      if constexpr (finishes)
+        if (row < m && column < n)
+#pragma unroll
+          for (int e = 0; e < width; ++e) sum[i][j + e] = finish.of(sum[i][j + e], row, column + e);
       Vector<Output, width> stored;
 #pragma unroll
       for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);

@@ -5,6 +5,7 @@
 // columns, or take turns along K, and so do the blocks of a cluster, whose sums are added in their order. Beyond that,
 // K is cut into parts, whose sums are added by another launch.
 
+#include "kernels/finish.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/dmma.cuh"
@@ -27,7 +28,7 @@ constexpr int vector = 4;
 constexpr int b_vectors = warp_columns * step_k / (32 * vector);  // of a lane in a step
 using Floats = Vector<float, vector>;
 
-struct Parameters {
+struct Product {
   const float* a;
   const float* b;
   float* out;
@@ -39,6 +40,8 @@ struct Parameters {
   int column_blocks;  // side by side
   int unused;
 };
+using OwnFinish = Finish<float, 0>;
+struct Parameters : Product, OwnFinish::Arguments {};
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
 // The operands of one step of a warp. A lane has the same four k for all its rows and columns: 4 (lane % 4) and the
@@ -229,9 +232,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       for (int e = 0; e < 4; ++e) own.sums[t][r][e][lane] = sum[t][r][e];
   __syncthreads();
 
+  const OwnFinish finish(p);
   const auto store = [&](int m, int n, double value) {
     if (first_n + n < p.n)
-      p.out[part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n] = __double2float_rn(value);
+      p.out[part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n] =
+          finish.of(value, m, first_n + n);
   };
   const int outputs = p.m * block_columns;
   for (int i = threadIdx.x; i < outputs; i += plan::threads) {

@@ -75,6 +75,10 @@ TILESMITH_BUILT_IN_FUNCTION float __double2float_rn(double x) { return static_ca
 #define fmaxf __builtin_fmaxf
 #define fminf __builtin_fminf
 #define fabsf __builtin_fabsf
+#define erff __builtin_erff
+#define erf __builtin_erf
+#define expf __builtin_expf
+#define exp __builtin_exp
 
 template <typename A, typename B>
 TILESMITH_BUILT_IN_FUNCTION constexpr tilesmith::emulator::Common<A, B> min(A a, B b) {

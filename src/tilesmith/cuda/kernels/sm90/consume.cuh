@@ -7,12 +7,30 @@
 
 namespace tilesmith {
 
+// Finishes columns of the results that wait, from `first` to `end`, with a step along K after every few of them.
+template <int first, int end, typename Results>
+__device__ __forceinline__ void multiply_and_finish(Products& products, int& k, int k_steps,
+                                                    const Departure<Results>& departure, Results& waiting,
+                                                    bool is_waiting) {
+  if constexpr (first < end) {
+    constexpr int columns = end - first < 16 ? end - first : 16;
+    if (is_waiting)
+      departure.template finish<first, columns>(waiting);
+    if (k++ < k_steps)
+      products.next();
+    multiply_and_finish<first + columns, end>(products, k, k_steps, departure, waiting, is_waiting);
+  }
+}
+
 // The steps of a tile along K after the first, and after each of these a part of the results that wait.
 template <int chunk = 0, typename Results>
 __device__ __forceinline__ void multiply_and_store(Products& products, int k, int k_steps,
-                                                   const Departure<Results>& departure, const Results& waiting,
+                                                   const Departure<Results>& departure, Results& waiting,
                                                    bool is_waiting) {
   if constexpr (chunk < chunks) {
+    if constexpr (Departure<Results>::finishes_slowly)
+      multiply_and_finish<chunk * plan::chunk, (chunk + 1) * plan::chunk>(products, k, k_steps, departure, waiting,
+                                                                          is_waiting);
     if (is_waiting)
       departure.template stage<chunk>(waiting);
     for (int part = 0; part < ResultStorer::parts; ++part) {
@@ -37,15 +55,15 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     products.first();
     const Schedule::Work work = tiles.work();
-    const Scales scales = departure.scales(work);
+    const TileFacts facts = departure.facts(work);
     if constexpr (plan::store_waits) {
       multiply_and_store(products, 1, work.k_steps, departure, results, is_waiting);
     } else {
       for (int k = 1; k < work.k_steps; ++k) products.next();
     }
     products.finish();
-    results.take(products.sum);
-    departure.prepare(work, scales);
+    departure.prepare(work, facts);
+    departure.take(results, products.sum);
     if constexpr (plan::store_waits)
       is_waiting = true;
     else

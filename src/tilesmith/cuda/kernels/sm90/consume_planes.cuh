@@ -17,7 +17,7 @@ __device__ __forceinline__ void consume_planes(const Parameters& p, Shared& shar
   bool is_waiting = false;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Schedule::Work work = shared.without_zeros(tiles.work());
-    const Scales scales = departure.scales(work);
+    const TileFacts facts = departure.facts(work);
     products.start();
     if (is_waiting)
       departure.store(results);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void consume_planes(const Parameters& p, Shared& shar
       products.finish();
       results.add(products.sum);
     }
-    departure.prepare(work, scales);
+    departure.prepare(work, facts);
     is_waiting = true;
   }
   if (is_waiting)
@@ -48,7 +48,7 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
     products.start();
     turns.hand_over();
     const Schedule::Work work = tiles.work();
-    departure.prepare(work, departure.scales(work));
+    departure.prepare(work, departure.facts(work));
     products.finish();
     results.take(products.sum);
     departure.store(results);
@@ -76,7 +76,7 @@ __device__ __forceinline__ void consume_wide_planes(const Parameters& p, Shared&
       products.step_in_short_sums([&](const float (&sum)[elements]) { of_step.add(sum); });
       results.add(of_step.values);
     }
-    departure.prepare(work, departure.scales(work));
+    departure.prepare(work, departure.facts(work));
     departure.store(results);
   }
   departure.finish();

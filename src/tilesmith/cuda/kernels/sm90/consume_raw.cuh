@@ -40,8 +40,8 @@ __device__ __forceinline__ void consume_raw(const Parameters& p, Shared& shared,
     const bool counts = work.tile.n == 0;  // the rows are the same in all columns of tiles
     if (only_counts && !counts)
       continue;
-    const Scales scales = departure.scales(work);
-    products.rows.start(scales.rows);
+    const TileFacts facts = departure.facts(work);
+    products.rows.start(facts.scales.rows);
     if (only_counts) {
       for (int k = 0; k < work.k_steps; ++k) products.count();
     } else {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void consume_raw(const Parameters& p, Shared& shared,
       keep_census(p, work, share, consumer, products.rows);
     if (only_counts)
       continue;
-    departure.prepare(work, scales);
+    departure.prepare(work, facts);
     departure.store(results);
   }
   departure.finish();
@@ -87,8 +87,8 @@ __device__ __forceinline__ void consume_wide_raw(const Parameters& p, Shared& sh
   Results results, of_step;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Schedule::Work work = tiles.work();
-    const Scales scales = departure.scales(work);
-    products.rows.start(scales.rows);
+    const TileFacts facts = departure.facts(work);
+    products.rows.start(facts.scales.rows);
     results.clear();
     if (special) {
       for (int k = 0; k < work.k_steps; ++k) products.add_kinds(k > 0);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void consume_wide_raw(const Parameters& p, Shared& sh
       products.step_in_short_sums([&](const float (&sum)[elements]) { of_step.add(sum); }, first, k < work.k_steps);
       results.add(of_step.values);
     }
-    departure.prepare(work, scales);
+    departure.prepare(work, facts);
     departure.store(results);
   }
   departure.finish();

@@ -3,6 +3,8 @@
 
 #include "batch.cuh"
 #include "epilogue.cuh"
+#include "kernels/finish.cuh"
+#include "kernels/sm90/tile_finish.cuh"
 #include "kernels/sm90/types.cuh"
 #include "ptx/barrier.cuh"
 #include "scale.cuh"
@@ -21,7 +23,8 @@ __device__ __forceinline__ Destination<Output> destination(const Parameters& p, 
   return to;
 }
 
-// Brings results to the output. Their scales are undone on the way.
+// Brings results to the output. On the way their scales are undone, and they are finished: those that wait rounded are
+// so in two steps, of which the first is when they are taken.
 template <typename Results>
 class Departure {
   const Parameters& p_;
@@ -29,14 +32,24 @@ class Departure {
   const int consumer_;
   const ResultStorer storer_;
   int* const column_scales_;
+  float* const column_bias_;
   const int barrier_;
   const int thread_ = threadIdx.x % warpgroup_threads;
   int row_scales_[2];
-  int first_column_ = -1;  // whose scales are in shared memory
+  int first_column_ = -1;  // whose scales and bias are in shared memory
   Destination<Output> to_;
+  TileFinish<OwnFinish> finish_;
 
-  __device__ __forceinline__ bool has_column_scales(const Schedule::Work& work) const {
+  static constexpr bool wait_rounded = sizeof(Output) < sizeof(float);
+  static constexpr bool shares_columns = scale != Scale::none || bias_of == BiasOf::columns;
+
+  __device__ __forceinline__ bool has_columns(const Schedule::Work& work) const {
     return plan::b_stays && share_.first_n(work.tile) == first_column_;
+  }
+
+  // The first of the thread's two.
+  __device__ __forceinline__ int own_row(const Schedule::Work& work) const {
+    return share_.first_m(work.tile) + consumer_ * wgmma_m + thread_ / 32 * 16 + thread_ % 32 / 4;
   }
 
   template <int from = 0>
@@ -44,6 +57,9 @@ class Departure {
     if constexpr (from < chunks) {
       if constexpr (scale != Scale::none)
         unscale<scale, from * plan::chunk, plan::chunk>(results.values, row_scales_, column_scales_ + thread_ % 4 * 2);
+      if constexpr (finishes && !wait_rounded)
+        finish_.template begin<from * plan::chunk, plan::chunk>(results.values);
+      finish<from * plan::chunk, plan::chunk>(results);
       if constexpr (ResultStorer::is_direct) {
         storer_.template store<from>(results, to_);
       } else {
@@ -61,36 +77,61 @@ class Departure {
         consumer_(consumer),
         storer_(p.out, p.out_lines, shared.staged(consumer), 1 + consumer),
         column_scales_(shared.column_scales(consumer)),
-        barrier_(1 + consumer) {}
+        column_bias_(shared.column_bias(consumer)),
+        barrier_(1 + consumer),
+        finish_(p, plan::out_along_m ? p.out_lines.length : p.out_lines.count,
+                plan::out_along_m ? p.out_lines.count : p.out_lines.length, shared.column_bias(consumer)) {}
 
-  // Starts to read the scales of a tile.
-  __device__ __forceinline__ Scales scales(const Schedule::Work& work) const {
+  // Starts to read what is to be known of a tile.
+  __device__ __forceinline__ TileFacts facts(const Schedule::Work& work) const {
+    TileFacts facts;
+    if constexpr (finishes)
+      finish_.read_bias(facts.bias, own_row(work), share_.first_n(work.tile), thread_);
     if constexpr (scale == Scale::none)
-      return {};
+      return facts;
     const BatchIndex batch = BatchIndex::of<plan::batch_rank>(work.batch, p_.batch_size);
-    const int row = share_.first_m(work.tile) + consumer_ * wgmma_m + thread_ / 32 * 16 + thread_ % 32 / 4;
     const int* const columns = p_.b_scales.of(batch) + share_.first_n(work.tile);
-    return {p_.a_scales.of(batch) + row, has_column_scales(work) ? nullptr : columns, thread_};
+    facts.scales = {p_.a_scales.of(batch) + own_row(work), has_columns(work) ? nullptr : columns, thread_};
+    return facts;
   }
 
-  // The next results are those of a tile with these scales.
-  __device__ __forceinline__ void prepare(const Schedule::Work& work, const Scales& scales) {
+  // The next results are those of a tile of which this is known.
+  __device__ __forceinline__ void prepare(const Schedule::Work& work, const TileFacts& facts) {
     to_ = destination(p_, work, share_, consumer_);
-    if constexpr (scale == Scale::none)
+    if constexpr (finishes)
+      finish_.move_to(to_.batch, own_row(work), to_.first_n, facts.bias);
+    if constexpr (!shares_columns)
       return;
-    row_scales_[0] = scales.rows[0];
-    row_scales_[1] = scales.rows[1];
-    if (has_column_scales(work))
+    if constexpr (scale != Scale::none) {
+      row_scales_[0] = facts.scales.rows[0];
+      row_scales_[1] = facts.scales.rows[1];
+    }
+    if (has_columns(work))
       return;
     first_column_ = share_.first_n(work.tile);
     ptx::named_barrier_sync(barrier_, warpgroup_threads);  // all have used the last ones
-    scales.put_columns(column_scales_, thread_);
+    if constexpr (scale != Scale::none)
+      facts.scales.put_columns(column_scales_, thread_);
+    facts.bias.put_columns(column_bias_, thread_);
     ptx::named_barrier_sync(barrier_, warpgroup_threads);
+  }
+
+  // The sums of the tile are complete.
+  __device__ __forceinline__ void take(Results& results, float (&sum)[elements]) const {
+    if constexpr (finishes && wait_rounded)
+      finish_.template begin<0, plan::tile_n>(sum);
+    results.take(sum);
   }
 
   __device__ __forceinline__ void store(Results& results) const { store_chunks(results); }
 
-  // The same in steps, with time for other work in between.
+  // The same in steps, with time for other work in between: first columns are finished, if that takes long.
+  static constexpr bool finishes_slowly = OwnFinish::is_in_two_steps;
+  template <int first, int columns>
+  __device__ __forceinline__ void finish(Results& results) const {
+    if constexpr (finishes_slowly)
+      finish_.template end<first, columns>(results);
+  }
   template <int chunk>
   __device__ __forceinline__ void stage(const Results& results) const {
     storer_.template stage<chunk>(results);

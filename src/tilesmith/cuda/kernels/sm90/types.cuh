@@ -4,7 +4,9 @@
 #include "batch.cuh"
 #include "census.cuh"
 #include "epilogue.cuh"
+#include "kernels/finish.cuh"
 #include "kernels/sm90/skip.cuh"
+#include "kernels/sm90/tile_finish.cuh"
 #include "mma.cuh"
 #include "pipeline.cuh"
 #include "ptx/tma.cuh"
@@ -54,7 +56,7 @@ using Results = Fragment<Output, elements>;
 using ResultStorer = Storer<Output, plan::chunk, plan::out_along_m, plan::out_by_warp,
                             static_cast<Store>(plan::out_store), plan::store_buffers, 2 + plan::out_batch_rank>;
 
-struct alignas(64) Parameters {
+struct alignas(64) Product {
   ptx::TensorMap a, b, out;
   OutputLines<Output> out_lines;  // for stores that the copy engine cannot do
   long long out_batch_stride[most_batch_dimensions];
@@ -72,11 +74,17 @@ struct alignas(64) Parameters {
   int split_pitch;
   StripExtents a_extents, b_extents;  // if zeros are skipped
 };
+using OwnFinish = Finish<Output, most_batch_dimensions>;
+struct Parameters : Product, OwnFinish::Arguments {};
 static_assert(sizeof(Parameters) == plan::parameter_bytes);
 
-using Scales = TileScales<plan::tile_n, warpgroup_threads>;
+// What a tile's results need to know, of its rows and columns.
+struct TileFacts {
+  TileScales<plan::tile_n, warpgroup_threads> scales;
+  TileBias<plan::tile_n, warpgroup_threads> bias;
+};
 
-// Nothing at all if results are not staged, or there are no scales.
+// Nothing at all if results are not staged, or there are no scales, or no bias.
 template <int bytes>
 struct StagedResults {
   unsigned char out[consumers][bytes];
@@ -98,6 +106,17 @@ struct ColumnScales<false> {
   __device__ __forceinline__ int* column_scales(int) { return nullptr; }
 };
 
+template <bool any>
+struct ColumnBias {
+  float bias[consumers][plan::tile_n];
+
+  __device__ __forceinline__ float* column_bias(int consumer) { return bias[consumer]; }
+};
+template <>
+struct ColumnBias<false> {
+  __device__ __forceinline__ float* column_bias(int) { return nullptr; }
+};
+
 // A stage has one plane of each operand; if A is raw, all of A and all planes of B.
 struct Operands {
   unsigned char a[plan::stages][plan::a_is_raw ? RawATile::bytes : ATile::bytes];
@@ -111,6 +130,7 @@ struct Shared
       StagedResults<ResultStorer::shared_bytes>,
       Barriers,
       ColumnScales<scale != Scale::none>,
+      ColumnBias<bias_of == BiasOf::columns>,
       TileExtents<plan::skips_zeros, plan::extents_m, plan::extents_n, plan::a_strip_rows, plan::b_strip_rows> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 

@@ -1,0 +1,141 @@
+// The finish of a consumer's part of a tile: see finish.cuh.
+#pragma once
+
+#include "epilogue.cuh"
+#include "kernels/finish.cuh"
+#include "tile.cuh"
+#include "vector.cuh"
+
+namespace tilesmith {
+
+// The bias of a tile. That of the columns goes to shared memory; a thread has no registers for all of it.
+template <int tile_n, int threads>
+struct TileBias {
+  static constexpr int own = bias_of == BiasOf::columns ? (tile_n + threads - 1) / threads : 2;
+
+  float values[own];  // of columns; or of the two rows that the thread has
+
+  // Starts to read it. `first_m` is the thread's first row, `first_n` the tile's first column.
+  template <typename Finish>
+  __device__ __forceinline__ void read(const Finish& finish, int first_m, int first_n, int end_m, int end_n,
+                                       int thread) {
+    if constexpr (bias_of == BiasOf::columns) {
+#pragma unroll
+      for (int i = 0; i < own; ++i) values[i] = finish.bias_at(min(first_n + thread + i * threads, end_n - 1));
+    } else if constexpr (bias_of == BiasOf::rows) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) values[h] = finish.bias_at(min(first_m + 8 * h, end_m - 1));
+    }
+  }
+
+  __device__ __forceinline__ void put_columns(float* shared, int thread) const {
+    if constexpr (bias_of == BiasOf::columns) {
+#pragma unroll
+      for (int i = 0; i < own; ++i)
+        if (thread + i * threads < tile_n)
+          shared[thread + i * threads] = values[i];
+    }
+  }
+};
+
+// Finishes the elements that a thread has of a tile: see Fragment for their order.
+template <typename Finish>
+class TileFinish {
+  static constexpr bool adds_at_once = plan::has_residual && !Finish::is_in_two_steps;
+
+  Finish finish_;
+  const int end_m_, end_n_;
+  const float* const column_bias_;  // of the thread's first column
+  float row_bias_[2] = {};
+  int first_m_ = 0, first_n_ = 0;  // the thread's
+
+  // Where the thread's rows of the residual begin.
+  struct ResidualRows {
+    const plan::Residual* first[2];
+  };
+  __device__ __forceinline__ ResidualRows residual_rows() const {
+    if constexpr (plan::has_residual)
+      return {finish_.residual_at(first_m_, first_n_), finish_.residual_at(first_m_ + 8, first_n_)};
+    else
+      return {};
+  }
+  // Of the pair of columns that is the j-th of the thread, in its row h.
+  __device__ __forceinline__ Vector<plan::Residual, 2> residuals(const ResidualRows& rows, int j, int h) const {
+    Vector<plan::Residual, 2> found = {};
+    if (first_m_ + 8 * h < end_m_ && first_n_ + 8 * j < end_n_)
+      found = finish_.residuals(rows.first[h], 8 * j, first_n_ + 8 * j + 1 < end_n_);
+    return found;
+  }
+
+ public:
+  __device__ __forceinline__ TileFinish(const typename Finish::Arguments& p, int end_m, int end_n,
+                                        const float* column_bias)
+      : finish_(p), end_m_(end_m), end_n_(end_n), column_bias_(column_bias + threadIdx.x % 4 * 2) {}
+
+  template <typename Bias>
+  __device__ __forceinline__ void read_bias(Bias& bias, int first_m, int first_n, int thread) const {
+    bias.read(finish_, first_m, first_n, end_m_, end_n_, thread);
+  }
+
+  // The next results are those of the tile of this matrix and bias from this row of the thread and this column on.
+  template <typename Bias>
+  __device__ __forceinline__ void move_to(const BatchIndex& batch, int first_m, int first_n, const Bias& bias) {
+    finish_.move_to(batch.at);
+    first_m_ = first_m;
+    first_n_ = first_n + threadIdx.x % 4 * 2;
+    if constexpr (bias_of == BiasOf::rows) {
+      row_bias_[0] = bias.values[0];
+      row_bias_[1] = bias.values[1];
+    }
+  }
+
+  // The first step, for `columns` columns from `first` on.
+  template <int first, int columns, int elements>
+  __device__ __forceinline__ void begin(float (&sum)[elements]) const {
+    const ResidualRows rows = residual_rows();
+#pragma unroll
+    for (int j = first / 8; j < (first + columns) / 8; ++j) {
+      Vector<float, 2> of_columns = {};
+      if constexpr (bias_of == BiasOf::columns)
+        of_columns = *reinterpret_cast<const Vector<float, 2>*>(column_bias_ + 8 * j);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        Vector<plan::Residual, 2> residual = {};
+        if constexpr (adds_at_once)
+          residual = residuals(rows, j, h);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = sum[4 * j + 2 * h + e];
+          const float bias = bias_of == BiasOf::rows ? row_bias_[h] : of_columns.element[e];
+          if constexpr (adds_at_once)
+            x = finish_.before_activation(x, bias, residual.element[e]);
+          else
+            x = finish_.before_activation(x, bias);
+        }
+      }
+    }
+  }
+
+  // The second step, of results that are rounded already, or are not.
+  template <int first, int columns, typename Results>
+  __device__ __forceinline__ void end(Results& results) const {
+    const ResidualRows rows = residual_rows();
+#pragma unroll
+    for (int j = first / 8; j < (first + columns) / 8; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        Vector<float, 2> pair = results.pair(2 * j + h);
+        if constexpr (plan::has_residual) {
+          const Vector<plan::Residual, 2> residual = residuals(rows, j, h);
+#pragma unroll
+          for (int e = 0; e < 2; ++e) pair.element[e] = finish_.after(pair.element[e], residual.element[e]);
+        } else {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) pair.element[e] = finish_.after(pair.element[e]);
+        }
+        results.set_pair(2 * j + h, pair);
+      }
+  }
+};
+
+}  // namespace tilesmith
