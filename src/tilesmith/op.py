@@ -249,7 +249,7 @@ def _gradients(
     if need_a:
         grad_a = product(grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape)
     if need_b:
-        if b2.dim() == 2 and a2.dim() > 2:
+        if b2.dim() == 2 and a2.dim() > 2 and _may_flatten(a2) and _may_flatten(grad2):
             # Every matrix of the batch met the same b: one long product sums over them all.
             grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), accuracy).reshape(b.shape)
         else:
@@ -258,6 +258,24 @@ def _gradients(
         None if grad_a is None else grad_a.to(a.dtype),
         None if grad_b is None else grad_b.to(b.dtype),
     )
+
+
+def _may_flatten(x: torch.Tensor) -> bool:
+    """Whether `x.flatten(0, -2)` leaves all rows in their processes: a distributed tensor may be split along the first
+    of these dimensions only, and evenly."""
+    parts = 1
+    for processes, placement in zip(*_layout(x), strict=True):
+        dim = getattr(placement, "dim", None)  # what is not sharded has none
+        if dim == 0:
+            parts *= processes
+        elif dim is not None and dim < x.dim() - 1:
+            return False
+    return x.shape[0] % parts == 0
+
+
+def _layout(x: Any) -> tuple[tuple[int, ...], tuple[object, ...]]:
+    """The mesh of a distributed tensor and its placements there; nothing of other tensors."""
+    return (x.device_mesh.shape, x.placements) if hasattr(x, "device_mesh") else ((), ())
 
 
 register_autograd("tilesmith::matmul", _backward, setup_context=_setup_context, lib=_library)
