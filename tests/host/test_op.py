@@ -323,6 +323,13 @@ def test_nested_vmap_is_torchs(inner: Any, outer: Any) -> None:
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1)])
+def test_the_operator_itself_can_be_mapped(in_dims: Any) -> None:
+    x, y = random((4,) * (3 if in_dims[0] is None else 4)), random((4,) * (3 if in_dims[1] is None else 4), seed=1)
+    ours, torchs = (torch.vmap(torch.vmap(multiply), in_dims)(x, y) for multiply in (op.matmul, torch.matmul))
+    torch.testing.assert_close(ours, torchs)
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1)])
 def test_gradients_through_vmap_are_torchs(in_dims: Any) -> None:
     grads = []
     for multiply in (tilesmith.matmul, torch.matmul):
