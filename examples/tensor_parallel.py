@@ -39,14 +39,17 @@ class MLP(nn.Module):
 
 
 def step(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Forward and backward: the output and all gradients, whole in each process."""
+    """Forward and backward: copies of the output and of all gradients, whole in each process."""
     model.zero_grad()
     x = x.clone().requires_grad_()
     y = model(x)
     y.square().mean().backward()
     found = {"output": y.detach(), "gradient of x": x.grad}
     found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
-    return {name: t.full_tensor() if isinstance(t, DTensor) else t + 0 for name, t in found.items() if t is not None}
+    whole = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in found.items() if t is not None}
+    # The sum waits for what other processes still send, and is a copy: in one process, full_tensor is the gradient
+    # itself, which the next backward pass adds to.
+    return {name: t + 0 for name, t in whole.items()}
 
 
 def milliseconds(model: nn.Module, x: torch.Tensor, times: int = 10) -> float:
@@ -55,6 +58,7 @@ def milliseconds(model: nn.Module, x: torch.Tensor, times: int = 10) -> float:
         if again == 1:
             wait(x.device)
             start = time.perf_counter()
+        model.zero_grad()
         model(x).square().mean().backward()
     wait(x.device)
     return (time.perf_counter() - start) / times * 1e3
@@ -81,6 +85,9 @@ def main() -> None:
                 f"there are {torch.cuda.device_count()} GPUs: start no more processes, or use --device=cpu"
             )
         torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
     mesh = init_device_mesh(kind, (int(os.environ["WORLD_SIZE"]),))
 
     torch.manual_seed(0)  # the same model and input in each process

@@ -4,6 +4,8 @@
 into a given tensor. They are defined by `Library.define/impl`: `custom_op` costs 8 us more a call.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -249,7 +251,7 @@ def _gradients(
     if need_a:
         grad_a = product(grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape)
     if need_b:
-        if b2.dim() == 2 and a2.dim() > 2:
+        if b2.dim() == 2 and a2.dim() > 2 and _may_flatten(a2) and _may_flatten(grad2):
             # Every matrix of the batch met the same b: one long product sums over them all.
             grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), accuracy).reshape(b.shape)
         else:
@@ -260,18 +262,34 @@ def _gradients(
     )
 
 
+def _may_flatten(x: torch.Tensor) -> bool:
+    """Whether `x.flatten(0, -2)` leaves all rows in their processes: a distributed tensor may be split along the first
+    of these dimensions only, and evenly."""
+    parts = 1
+    for processes, placement in zip(*_layout(x), strict=True):
+        dim = getattr(placement, "dim", None)  # what is not sharded has none
+        if dim == 0:
+            parts *= processes
+        elif dim is not None and dim < x.dim() - 1:
+            return False
+    return x.shape[0] % parts == 0
+
+
+def _layout(x: Any) -> tuple[tuple[int, ...], tuple[object, ...]]:
+    """The mesh of a distributed tensor and its placements there; nothing of other tensors."""
+    return (x.device_mesh.shape, x.placements) if hasattr(x, "device_mesh") else ((), ())
+
+
 register_autograd("tilesmith::matmul", _backward, setup_context=_setup_context, lib=_library)
 
 
-def _matmul_vmap(
-    info: Any,
+def _mapped(
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     in_dims: tuple[int | None, int | None],
     a: torch.Tensor,
     b: torch.Tensor,
-    *,
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, int]:
+    """One product for all that vmap maps over."""
     a_dim, b_dim = in_dims
     a_rank = a.dim() - (a_dim is not None)
     b_rank = b.dim() - (b_dim is not None)
@@ -289,12 +307,25 @@ def _matmul_vmap(
         shape = x.shape
         return x.reshape(shape[0], *(1,) * (rank - max(x_rank, 2)), *shape[1:])
 
-    result = product(as_batch(a, a_dim, a_rank, 1), as_batch(b, b_dim, b_rank, 2), accuracy, out_dtype)
+    result = multiply(as_batch(a, a_dim, a_rank, 1), as_batch(b, b_dim, b_rank, 2))
     if b_rank == 1:
         result = result.squeeze(-1)
     if a_rank == 1:
         result = result.squeeze(-1 if b_rank == 1 else -2)
     return result, 0
+
+
+def _matmul_vmap(
+    info: Any,
+    in_dims: tuple[int | None, int | None],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    accuracy: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, int]:
+    # torch is still inside of the transform here, and it is the dispatcher that goes on to the next one.
+    return _mapped(partial(matmul, accuracy=accuracy, out_dtype=out_dtype), in_dims, a, b)
 
 
 register_vmap("tilesmith::matmul", _matmul_vmap, lib=_library)
@@ -337,7 +368,7 @@ class _Transformed(torch.autograd.Function):
         accuracy: str | None,
         out_dtype: torch.dtype | None,
     ) -> tuple[torch.Tensor, int]:
-        return _matmul_vmap(info, in_dims[:2], a, b, accuracy=accuracy, out_dtype=out_dtype)
+        return _mapped(partial(product, accuracy=accuracy, out_dtype=out_dtype), in_dims[:2], a, b)
 
 
 class _PackedProduct(torch.autograd.Function):

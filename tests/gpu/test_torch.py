@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from operator_arguments import OF_MATMUL, OF_MATMUL_OUT, arguments, arguments_with_out
 from torch.library import opcheck
 
 import tilesmith
@@ -162,8 +163,14 @@ def test_opcheck(shapes: tuple[tuple[int, ...], tuple[int, ...]], requires_grad:
     opcheck(op.matmul, (a, b))
 
 
-def test_opcheck_of_out() -> None:
-    opcheck(op.matmul_out, (ints(3, 4), ints(4, 5)), {"out": torch.empty(3, 5, device="cuda")})
+@pytest.mark.parametrize("name", OF_MATMUL)
+def test_opcheck_with_arguments_of_every_kind(name: str) -> None:
+    opcheck(op.matmul, *arguments(name, "cuda"))
+
+
+@pytest.mark.parametrize("name", OF_MATMUL_OUT)
+def test_opcheck_of_out_with_arguments_of_every_kind(name: str) -> None:
+    opcheck(op.matmul_out, *arguments_with_out(name, "cuda"))
 
 
 def test_compile_makes_one_graph_with_gradients() -> None:

@@ -24,6 +24,7 @@ CASES = (
     "every placement: uneven",
     "every placement: small",
     "every placement: batch of a",
+    "every placement: uneven batch",
     "every placement: batch of b",
     "every placement: one batch",
     "every placement: broadcast",
@@ -33,6 +34,7 @@ CASES = (
     "every placement: vector by batch",
     "every placement: batch by vector",
     "no communication",
+    "no communication for gradients",
     "two dimensions",
     "second derivative",
     "types",
@@ -68,8 +70,9 @@ def test_four_processes_agree_with_one(case: str, outcomes: dict[str, str]) -> N
     assert outcomes[case] == "", outcomes[case]
 
 
-def test_the_example_runs_under_torchrun() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_example_runs_under_torchrun(processes: int) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(
         [*command, ROOT / "examples/tensor_parallel.py", "--device=cpu", "--width=64", "--rows=32"],
         env=ENVIRONMENT,
@@ -78,7 +81,7 @@ def test_the_example_runs_under_torchrun() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert "2 processes on cpu" in done.stdout
+    assert f"{processes} processes on cpu" in done.stdout
     errors = dict(re.findall(r"^(output|gradient of \S+) .* (\S+)$", done.stdout, re.MULTILINE))
     assert list(errors) == ["output", "gradient of x", "gradient of up.weight", "gradient of down.weight"]
     assert all(float(error) < 1e-5 for error in errors.values())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from operator_arguments import OF_MATMUL, OF_MATMUL_OUT, arguments, arguments_with_out
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
@@ -65,10 +66,25 @@ def test_matmul_passes_opcheck(a: Shape, b: Shape, grad: bool) -> None:
     assert set(results.values()) == {"SUCCESS"}
 
 
-def test_matmul_passes_opcheck_with_every_argument() -> None:
-    operands = (random((2, 3, 4), torch.bfloat16).requires_grad_(), random((4, 5), torch.bfloat16))
-    results = torch.library.opcheck(op.matmul, operands, {"accuracy": "ieee", "out_dtype": torch.float32})
-    assert set(results.values()) == {"SUCCESS"}
+@pytest.mark.parametrize("name", OF_MATMUL)
+def test_matmul_passes_opcheck_with_arguments_of_every_kind(name: str) -> None:
+    operands, options = arguments(name, "cpu")
+    assert set(torch.library.opcheck(op.matmul, operands, options).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("name", OF_MATMUL_OUT)
+def test_matmul_out_passes_opcheck_with_arguments_of_every_kind(name: str) -> None:
+    operands, options = arguments_with_out(name, "cpu")
+    assert set(torch.library.opcheck(op.matmul_out, operands, options).values()) == {"SUCCESS"}
+
+
+@pytest.mark.usefixtures("emulator_cache")
+def test_the_emulated_operators_pass_opcheck() -> None:
+    with tilesmith.emulate():
+        operands, options = arguments("fp32", "cpu")
+        assert set(torch.library.opcheck(op.matmul, operands, options).values()) == {"SUCCESS"}
+        operands, options = arguments_with_out("transposed", "cpu")
+        assert set(torch.library.opcheck(op.matmul_out, operands, options).values()) == {"SUCCESS"}
 
 
 @shapes_named(FEW_PAIRS)
@@ -304,6 +320,13 @@ def test_nested_vmap_is_torchs(inner: Any, outer: Any) -> None:
         return torch.vmap(torch.vmap(multiply, inner), outer)(x, y)
 
     torch.testing.assert_close(mapped(tilesmith.matmul), mapped(torch.matmul))
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1)])
+def test_the_operator_itself_can_be_mapped(in_dims: Any) -> None:
+    x, y = random((4,) * (3 if in_dims[0] is None else 4)), random((4,) * (3 if in_dims[1] is None else 4), seed=1)
+    ours, torchs = (torch.vmap(torch.vmap(multiply), in_dims)(x, y) for multiply in (op.matmul, torch.matmul))
+    torch.testing.assert_close(ours, torchs)
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1)])

@@ -40,6 +40,7 @@ SHAPES: dict[str, tuple[Shape, Shape]] = {
     "uneven": ((7, 13), (13, 5)),
     "small": ((2, 3), (3, 1)),
     "batch of a": ((4, 6, 8), (8, 5)),
+    "uneven batch": ((6, 3, 8), (8, 5)),
     "batch of b": ((6, 8), (4, 8, 5)),
     "one batch": ((4, 6, 8), (4, 8, 5)),
     "broadcast": ((4, 1, 6, 8), (5, 8, 4)),
@@ -152,6 +153,20 @@ def no_communication() -> None:
         assert communication.get_total_counts() == 0, f"{name} {of_a} {of_b}: {communication.get_comm_counts()}"
 
 
+def no_communication_for_gradients() -> None:
+    """Of a weight that met a batch, however the batch is split: each process sums over what it has."""
+    mesh = init_device_mesh("cpu", (PROCESSES,))
+    for name, split in [("batch of a", Shard(0)), ("batch of a", Shard(1)), ("uneven batch", Shard(0))]:
+        a, b = (placed(integers(*s), mesh, [p]) for s, p in zip(SHAPES[name], (split, Replicate()), strict=True))
+        b.requires_grad_()
+        product = product_of(a, b)
+        grad = placed(integers(*product.shape), mesh, [split])
+        with CommDebugMode() as communication:
+            (of_b,) = torch.autograd.grad(product, b, grad)
+        assert isinstance(of_b, DTensor) and of_b.placements == (Partial(),), f"{name} {split}: {of_b}"
+        assert communication.get_total_counts() == 0, f"{name} {split}: {communication.get_comm_counts()}"
+
+
 def two_dimensions() -> None:
     """A mesh of 2 x 2: rows by columns of processes, and what else two dimensions can be used for."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -163,6 +178,7 @@ def two_dimensions() -> None:
         ("uneven", (Shard(0), Shard(0)), (whole, whole), (Shard(0), Shard(0))),
         ("one batch", (Shard(0), Shard(2)), (Shard(0), Shard(1)), (Shard(0), Partial())),
         ("batch of a", (Shard(0), Shard(1)), (whole, whole), (Shard(0), Shard(1))),
+        ("uneven batch", (Shard(0), Shard(0)), (whole, whole), (Shard(0), Shard(0))),
         ("matrices", (Shard(1), Shard(0)), (Shard(1), Shard(0)), None),
         ("matrices", (Partial(), Shard(1)), (Shard(1), Partial()), None),
         ("batch of a", (Shard(1), Partial()), (Shard(0), Shard(0)), None),
@@ -334,23 +350,29 @@ def compiled() -> None:
     mesh = DeviceMesh("cpu", [0, 1])
     if mesh.get_coordinate() is None:
         return
-    whole_a, whole_b = integers(8, 12), integers(12, 16)
-    a, b = placed(whole_a, mesh, [Shard(1)]).requires_grad_(), placed(whole_b, mesh, [Shard(0)]).requires_grad_()
-    call = torch.compile(lambda x, y: tilesmith.matmul(x, y).relu(), backend="aot_eager", fullgraph=True)
-    product = call(a, b)
-    wanted_a, wanted_b = whole_a.requires_grad_(), whole_b.requires_grad_()
-    wanted = torch.matmul(wanted_a, wanted_b).relu()
-    check_equal("the product", product, wanted)
-    product.sum().backward()
-    wanted.sum().backward()
-    check_equal("the gradient of a", a.grad, wanted_a.grad)
-    check_equal("the gradient of b", b.grad, wanted_b.grad)
+
+    def activated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return tilesmith.matmul(x, y).relu()
+
+    call = torch.compile(activated, backend="aot_eager", fullgraph=True, dynamic=False)
+    for name, of_a, of_b in [("matrices", Shard(1), Shard(0)), ("batch of a", Shard(1), Replicate())]:
+        whole_a, whole_b = (integers(*shape) for shape in SHAPES[name])
+        a, b = placed(whole_a, mesh, [of_a]).requires_grad_(), placed(whole_b, mesh, [of_b]).requires_grad_()
+        product = call(a, b)
+        wanted_a, wanted_b = whole_a.requires_grad_(), whole_b.requires_grad_()
+        wanted = torch.matmul(wanted_a, wanted_b).relu()
+        check_equal(f"{name}: the product", product, wanted)
+        product.sum().backward()
+        wanted.sum().backward()
+        check_equal(f"{name}: the gradient of a", a.grad, wanted_a.grad)
+        check_equal(f"{name}: the gradient of b", b.grad, wanted_b.grad)
 
 
 CASES: dict[str, Callable[[], None]] = {
     "compiled": compiled,
     **{f"every placement: {name}": every_placement(name) for name in SHAPES},
     "no communication": no_communication,
+    "no communication for gradients": no_communication_for_gradients,
     "two dimensions": two_dimensions,
     "second derivative": second_derivative,
     "types": types,
