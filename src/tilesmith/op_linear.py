@@ -86,15 +86,17 @@ def check_shapes(
         )
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != columns):
         raise RuntimeError(f"bias must have shape [{columns}], but it has shape {list(bias.shape)}")
-    if residual is not None:
-        shape = (*x.shape[:-1], columns)
-        skipped = len(shape) - residual.dim()
-        if skipped < 0 or any(
-            size != 1 and size != wanted for size, wanted in zip(residual.shape, shape[skipped:], strict=True)
-        ):
-            raise RuntimeError(
-                f"residual of shape {list(residual.shape)} cannot be broadcast to the result's shape {list(shape)}"
-            )
+    if residual is not None and not _can_be_broadcast(residual.shape, shape := (*x.shape[:-1], columns)):
+        raise RuntimeError(
+            f"residual of shape {list(residual.shape)} cannot be broadcast to the result's shape {list(shape)}"
+        )
+
+
+def _can_be_broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    if shape == to:
+        return True
+    skipped = len(to) - len(shape)
+    return skipped >= 0 and all(size == 1 or size == wanted for size, wanted in zip(shape, to[skipped:], strict=True))
 
 
 def check_types(
@@ -188,7 +190,7 @@ def _epilogue(
 ) -> Epilogue | None:
     if bias is None and residual is None and activation is None:
         return None
-    if bias is not None:
+    if bias is not None and (out_dtype is not None or x.dtype != b.dtype):
         bias = bias.to(result_dtype(common_dtype(x, b), out_dtype))
     return Epilogue(bias, activation, residual)
 
