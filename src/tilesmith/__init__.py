@@ -5,8 +5,8 @@
 torch.Size([2, 4])
 """
 
-from tilesmith import distributed
-from tilesmith.api import explain, matmul, pack, warmup
+from tilesmith import distributed, nn
+from tilesmith.api import explain, linear, matmul, pack, warmup
 from tilesmith.emulator import emulate
 from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
 from tilesmith.explanation import Explanation
@@ -32,7 +32,9 @@ __all__ = [
     "emulate",
     "enable",
     "explain",
+    "linear",
     "matmul",
+    "nn",
     "override",
     "pack",
     "stats",

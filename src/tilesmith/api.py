@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 
 from tilesmith import device as devices
-from tilesmith import distributed, op, prepared
+from tilesmith import distributed, op, op_linear, prepared
 from tilesmith.accuracy import may_mix, resolve
 from tilesmith.errors import UnavailableError
 from tilesmith.explanation import Explanation
@@ -42,6 +42,40 @@ def matmul(
     if torch.compiler.is_compiling() or out is not None or not op.is_plain(a, b):  # type: ignore[arg-type]
         return _dispatched(a, b, accuracy, out_dtype, out)
     return prepared.multiply(a, b, accuracy, out_dtype)  # type: ignore[arg-type]
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor | Packed,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    accuracy: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """`activation(x @ weight.T + bias) + residual`, as `torch.nn.functional.linear` and what often follows it.
+
+    On a GPU all of it is done by the kernels of the product, before they store it. CPU tensors go to torch.
+
+    Args:
+        x: a vector, a matrix or a batch, of features in its last dimension; floating-point.
+        weight: a matrix (out_features, in_features), or what `pack` made of its transpose.
+        bias: a vector (out_features).
+        activation: "relu", "gelu", "gelu_tanh" (torch's `approximate="tanh"`) or "silu".
+        residual: a tensor of the result's type that is added last; it is broadcast to the result's shape.
+        accuracy, out_dtype: as for `matmul`.
+
+    >>> x, weight, bias = torch.tensor([1.0, 2.0]), torch.tensor([[3.0, 4.0], [5.0, -6.0]]), torch.tensor([0.5, 0.5])
+    >>> linear(x, weight, bias, activation="relu", residual=x)
+    tensor([12.5000,  2.0000])
+    """
+    if torch.compiler.is_compiling() or not op_linear.is_plain(x, weight, bias, residual):  # type: ignore[arg-type]
+        return _dispatched_linear(x, weight, bias, activation, residual, accuracy, out_dtype)
+    assert isinstance(weight, torch.Tensor)
+    op_linear.check_shapes(x, weight, bias, residual, activation)
+    op_linear.check_types(x, weight, bias, residual, accuracy, out_dtype)
+    return op_linear.fused(x, weight.mT, bias, residual, activation, accuracy, out_dtype)
 
 
 def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = None) -> Packed:
@@ -201,6 +235,48 @@ def _dispatched(
     a_packed, b_packed = packed or (None, None)
     op.matmul_out(a, b, out=out, accuracy=accuracy, a_packed=a_packed, b_packed=b_packed)
     return out
+
+
+def _dispatched_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor | Packed,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    accuracy: str | None,
+    out_dtype: torch.dtype | None,
+) -> torch.Tensor:
+    """A `linear` that PyTorch's dispatcher takes part in, or one with a packed weight."""
+    if accuracy is not None:
+        resolve(accuracy)
+    asked, packed = accuracy, None
+    if isinstance(weight, Packed):
+        if torch.compiler.is_compiling():
+            raise NotImplementedError("tilesmith.linear with a packed weight does not work inside of torch.compile")
+        if weight.tensor.dim() != 2:
+            raise RuntimeError(f"weight must be packed from a matrix, but that had shape {list(weight.shape)}")
+        x, transposed, packed, accuracy = _unpacked(x, weight, accuracy)
+        weight = transposed.mT
+    added = {name: tensor for name, tensor in (("bias", bias), ("residual", residual)) if tensor is not None}
+    op_linear.check_dense(x=x, weight=weight, **added)
+    op_linear.check_shapes(x, weight, bias, residual, activation)
+    if not (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
+        op_linear.check_types(x, weight, bias, residual, asked, out_dtype)
+
+    if packed is not None and op_linear.is_plain(x, weight, bias, residual):
+        return op_linear.fused(x, weight.mT, bias, residual, activation, accuracy, out_dtype, packed)
+    is_distributed = distributed.is_distributed(x, weight) or distributed.is_distributed(bias, residual)
+    if packed is not None or is_distributed or op.is_transformed():
+        return op_linear.composed(x, weight.mT, bias, residual, activation, accuracy, out_dtype, packed)
+    if activation is not None and torch.is_grad_enabled():
+        differentiated = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        if differentiated:
+            # The operator would compute the sums again for the gradient: here they are kept.
+            sums = op_linear.linear(x, weight, bias, accuracy=accuracy, out_dtype=out_dtype)
+            return op_linear.finished(sums, activation, residual)
+    return op_linear.linear(  # type: ignore[no-any-return]
+        x, weight, bias, residual, activation=activation, accuracy=accuracy, out_dtype=out_dtype
+    )
 
 
 def _unpacked(

@@ -45,7 +45,7 @@ def product(
     a: torch.Tensor, b: torch.Tensor, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """The product by way of PyTorch's dispatcher, and of transforms and forward-mode AD where they are active."""
-    if not torch.compiler.is_compiling() and (_transform() is not None or forward_ad._current_level >= 0):
+    if is_transformed():
         return _Transformed.apply(a, b, accuracy, out_dtype)  # type: ignore[no-any-return,no-untyped-call]
     return matmul(a, b, accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
 
@@ -85,20 +85,25 @@ def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def _refuse_forward_mode() -> None:
-    """Raises where a tangent would be lost without a word: PyTorch has no way to register a forward derivative
-    with an operator. `tilesmith.matmul` has one, and then runs the operator with forward mode switched off."""
+def is_transformed() -> bool:
+    """Whether a transform of torch.func or forward-mode AD is active, outside of torch.compile."""
+    return not torch.compiler.is_compiling() and (_transform() is not None or forward_ad._current_level >= 0)
+
+
+def refuse_forward_mode(operator: str) -> None:
+    """Raises where a tangent would be lost without a word: PyTorch has no way to register a forward derivative with an
+    operator. The function of the same name has one, and then runs operators with forward mode switched off."""
     if forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled():
         raise NotImplementedError(
-            "torch.ops.tilesmith.matmul cannot be differentiated in forward mode; call tilesmith.matmul, outside of "
-            "torch.compile"
+            f"torch.ops.tilesmith.{operator} cannot be differentiated in forward mode; call tilesmith.{operator}, "
+            "outside of torch.compile"
         )
 
 
 def _matmul_cuda(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    _refuse_forward_mode()
+    refuse_forward_mode("matmul")
     return multiply(a, b, accuracy, out_dtype)
 
 
@@ -121,7 +126,7 @@ def _matmul_out_cuda(
 def _matmul_cpu(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    _refuse_forward_mode()
+    refuse_forward_mode("matmul")
     emulation = active()
     if emulation is not None:
         return emulation.multiply(a, b, accuracy, out_dtype)
@@ -177,13 +182,13 @@ def _matmul_autocast(device_type: str) -> Any:
     ) -> torch.Tensor:
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
             dtype = torch.get_autocast_dtype(device_type)
-            return matmul(_autocast(a, dtype), _autocast(b, dtype), accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
+            return matmul(autocast(a, dtype), autocast(b, dtype), accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
 
     return run
 
 
-def _autocast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # As torch's own autocast: floating-point tensors, but float64 stays.
+def autocast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What torch's own autocast makes of an operand: it casts floating-point tensors, but float64 stays."""
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
@@ -198,7 +203,7 @@ _library.impl("matmul_out", _matmul_out_cpu, "CPU")
 def _matmul_fake(
     a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    _refuse_forward_mode()
+    refuse_forward_mode("matmul")
     check_operands(a, b, may_mix=may_mix(accuracy))
     return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(common_dtype(a, b), out_dtype))
 

@@ -43,6 +43,9 @@ CASES = (
     "tensor parallel",
     "sequence parallel",
     "fully sharded",
+    "tensor parallel layers",
+    "distributed linear",
+    "fully sharded layers",
 )
 
 

@@ -13,10 +13,21 @@ import pytest
 
 PACKAGE = Path(str(resources.files("tilesmith")))
 
-NOUNS = {"accuracy", "problem", "device", "plan", "packed", "errors"}
+NOUNS = {"accuracy", "problem", "device", "plan", "packed", "epilogue", "errors"}
 SMALL = {"nvml", "user_files", "version"}  # they import nothing of the package
-LOWER = {"kernels", "planner", "jit", "prepared", "emulator", "op", "distributed", "roofline", "explanation"}
-CORE = NOUNS | SMALL | LOWER | {"overriding", "api"}
+LOWER = {
+    "kernels",
+    "planner",
+    "jit",
+    "prepared",
+    "emulator",
+    "op",
+    "op_linear",
+    "distributed",
+    "roofline",
+    "explanation",
+}
+CORE = NOUNS | SMALL | LOWER | {"overriding", "api", "nn"}
 
 # Unit (a module or a folder of the package) -> the units that it may import, besides itself.
 # "" is the package's own __init__.
@@ -30,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "problem": NOUNS,
     "plan": NOUNS,
     "packed": NOUNS,
+    "epilogue": NOUNS,
     "roofline": NOUNS,
     "kernels": NOUNS,
     "planner": NOUNS | SMALL | {"kernels"},
@@ -37,11 +49,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prepared": NOUNS | {"planner", "jit"},
     "emulator": NOUNS | {"jit", "prepared"},
     "op": NOUNS | {"prepared", "emulator"},
+    "op_linear": NOUNS | {"prepared", "emulator", "op"},
     "distributed": {"op"},
     "explanation": NOUNS | {"roofline", "kernels"},
     "overriding": NOUNS | {"planner", "prepared", "emulator"},
-    "api": NOUNS | {"planner", "prepared", "op", "distributed", "roofline", "explanation"},
-    "": {"api", "distributed", "emulator", "errors", "explanation", "overriding", "packed", "version"},
+    "api": NOUNS | {"planner", "prepared", "op", "op_linear", "distributed", "roofline", "explanation"},
+    "nn": NOUNS | {"op", "api"},
+    "": {"api", "distributed", "emulator", "errors", "explanation", "nn", "overriding", "packed", "version"},
     "bench": CORE | {""},
     "kernelbench": CORE | {"", "bench"},
     "cli": CORE | {"", "bench", "kernelbench"},
@@ -103,6 +117,7 @@ def test_the_layers_are_found() -> None:
         "emulator",
         "errors",
         "explanation",
+        "nn",
         "overriding",
         "packed",
         "version",

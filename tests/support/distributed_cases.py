@@ -368,6 +368,97 @@ def compiled() -> None:
         check_equal(f"{name}: the gradient of b", b.grad, wanted_b.grad)
 
 
+class FusedMLP(nn.Module):
+    """Of our layers: biases, an activation and a residual."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = tilesmith.nn.Linear(width, hidden, activation="relu")
+        self.down = tilesmith.nn.Linear(hidden, width)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(integers(*parameter.shape))
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        return self.down(self.up(x), residual)  # type: ignore[no-any-return]
+
+
+def fused_by_one_process(
+    x: torch.Tensor, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What torch's own functions give with the same parameters, and the gradients, that of x among them."""
+    model, x = FusedMLP(8, 16), x.clone().requires_grad_()
+    hidden = nn.functional.linear(x, model.up.weight, model.up.bias).relu()
+    y = nn.functional.linear(hidden, model.down.weight, model.down.bias)
+    y = y if residual is None else y + residual
+    y.square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()} | {"x": x.grad}
+    return y, {name: grad for name, grad in gradients.items() if grad is not None}
+
+
+def tensor_parallel_layers() -> None:
+    """The bias of the row-parallel layer is added once, not by each process; and there is one sum each way."""
+    mesh = init_device_mesh("cpu", (PROCESSES,))
+    for shape in ((6, 8), (2, 6, 8)):
+        whole = integers(*shape)
+        wanted, gradients = fused_by_one_process(whole)
+        model: Any = parallelize_module(FusedMLP(8, 16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        x = whole.clone().requires_grad_()
+        with CommDebugMode() as forward:
+            y = model(x)
+        assert isinstance(model.down.weight, DTensor) and model.down.weight.to_local().shape == (8, 4)
+        assert forward.get_total_counts() == 1, forward.get_comm_counts()
+        check_equal("y", y + 0, wanted)
+        with CommDebugMode() as backward:
+            y.square().sum().backward()
+        assert backward.get_total_counts() == 1, backward.get_comm_counts()
+        for name, parameter in model.named_parameters():
+            check_equal(name, parameter.grad, gradients[name])
+        check_equal("x", x.grad, gradients["x"])
+        with torch.no_grad():
+            check_equal("y in eval mode", model.eval()(x) + 0, wanted)
+
+
+def distributed_linear() -> None:
+    """Every placement of x and weight, with a replicated bias and residual."""
+    mesh = init_device_mesh("cpu", (PROCESSES,))
+    x, weight, bias, residual = (integers(*shape).requires_grad_() for shape in ((8, 12), (16, 12), (16,), (8, 16)))
+    wanted = nn.functional.linear(x, weight, bias).relu() + residual
+    gradients = torch.autograd.grad(wanted.sum(), (x, weight, bias, residual))
+    for of_x, of_weight in itertools.product([Replicate(), Shard(0), Shard(1)], repeat=2):
+        tensors = [
+            placed(tensor.detach(), mesh, [placement]).requires_grad_()
+            for tensor, placement in zip(
+                (x, weight, bias, residual), (of_x, of_weight, Replicate(), Replicate()), strict=True
+            )
+        ]
+        found = tilesmith.linear(*tensors[:3], activation="relu", residual=tensors[3])
+        check_equal(f"{of_x} {of_weight}", found, wanted)
+        found.sum().backward()
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            check_equal(f"a gradient of {of_x} {of_weight}", tensor.grad, gradient)
+
+
+def fully_sharded_layers() -> None:
+    """FSDP2 alone over four processes. It gathers weights into memory that it uses again: nothing may be kept of them,
+    so the layer asks whether it is managed by FSDP."""
+    mesh = init_device_mesh("cpu", (PROCESSES,))
+    whole, residual = integers(8, 8), integers(8, 8)
+    model: Any = FusedMLP(8, 16)
+    fully_shard(model, mesh=mesh)
+    rank = mesh.get_local_rank()
+    assert model.up._is_fsdp_managed_module
+    wanted, gradients = fused_by_one_process(whole, residual)
+    y = model(whole.chunk(PROCESSES)[rank], residual.chunk(PROCESSES)[rank])
+    check_equal("y", y, wanted.chunk(PROCESSES)[rank])
+    y.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        check_equal(name, parameter.grad * PROCESSES, gradients[name])  # FSDP averages
+    with torch.no_grad():
+        y = model.eval()(whole.chunk(PROCESSES)[rank])
+    check_equal("y in eval mode", y, fused_by_one_process(whole)[0].chunk(PROCESSES)[rank])
+
+
 CASES: dict[str, Callable[[], None]] = {
     "compiled": compiled,
     **{f"every placement: {name}": every_placement(name) for name in SHAPES},
@@ -381,6 +472,9 @@ CASES: dict[str, Callable[[], None]] = {
     "tensor parallel": tensor_parallel,
     "sequence parallel": sequence_parallel,
     "fully sharded": fully_sharded,
+    "tensor parallel layers": tensor_parallel_layers,
+    "distributed linear": distributed_linear,
+    "fully sharded layers": fully_sharded_layers,
 }
 
 

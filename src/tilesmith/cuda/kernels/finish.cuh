@@ -49,7 +49,8 @@ __device__ __forceinline__ double exponential(double x) { return exp(x); }
 // product may be under way.
 __device__ __forceinline__ float quotient(float x, float y) {
   const float inverse = ptx::reciprocal(y), rough = x * inverse;
-  return y < 8.5e37f ? __fmaf_rn(__fmaf_rn(-rough, y, x), inverse, rough) : rough;
+  const bool is_finite = y < 8.5e37f && fabsf(rough) < 3.4e38f;
+  return is_finite ? __fmaf_rn(__fmaf_rn(-rough, y, x), inverse, rough) : rough;
 }
 __device__ __forceinline__ double quotient(double x, double y) { return x / y; }
 

@@ -1,0 +1,187 @@
+"""What follows a product, in the kernels themselves: by the emulator, against float64."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional
+
+import tilesmith
+from tilesmith.epilogue import ACTIVATIONS
+
+pytestmark = pytest.mark.usefixtures("emulator_cache")
+
+Shape = tuple[int, ...]
+
+# The types, each on a GPU that has kernels of their own for them, and elsewhere.
+TYPES = [
+    (torch.float32, "h200"),
+    (torch.float16, "h200"),
+    (torch.bfloat16, "h200"),
+    (torch.float64, "t4"),
+]
+ELSEWHERE = [(torch.float32, "t4"), (torch.float16, "a100"), (torch.bfloat16, "t4"), (torch.float64, "h200")]
+
+STEEPEST = 1.13  # an activation's slope, at most
+ROUGHNESS = 1e-4  # of an activation in 16 bits, where it is near zero
+
+each_activation = pytest.mark.parametrize("activation", [None, *ACTIVATIONS], ids=str)
+
+
+def normal(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def exact(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    activation: str | None,
+) -> torch.Tensor:
+    sums = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    match activation:
+        case "relu":
+            sums = functional.relu(sums)
+        case "gelu":
+            sums = functional.gelu(sums)
+        case "gelu_tanh":
+            sums = functional.gelu(sums, approximate="tanh")
+        case "silu":
+            sums = functional.silu(sums)
+    return sums if residual is None else sums + residual.double()
+
+
+def check(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> None:
+    """A sum in float32, or float64 for it, and one rounding to the type of the result: not one for each step. But
+    before an activation in 16 bits, sums may wait rounded, and its function may be off by some of the last bit."""
+    result = tilesmith.linear(x, weight, bias, activation=activation, residual=residual, out_dtype=out_dtype)
+    assert result.dtype == (out_dtype or x.dtype)
+    expected = exact(x, weight, bias, residual, activation)
+    assert result.shape == expected.shape
+    size = x.double().abs() @ weight.double().abs().T
+    for added in (bias, residual):
+        size = size if added is None else size + added.double().abs()
+    sum_dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    of_sum = (8 + x.shape[-1] ** 0.5) * torch.finfo(sum_dtype).eps * size
+    rounding = torch.finfo(result.dtype).eps / 2
+    allowed = rounding * expected.abs() + of_sum
+    if activation is not None and result.dtype.itemsize == 2:
+        sums = exact(x, weight, bias, None, None)
+        allowed += (
+            rounding * (STEEPEST * sums.abs() + 0.25 * exact(x, weight, bias, None, activation).abs()) + ROUGHNESS
+        )
+    assert ((result.double() - expected).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), TYPES, ids=str)
+@pytest.mark.parametrize(
+    ("activation", "has_bias", "has_residual"),
+    [(None, True, False), (None, False, True), *((activation, True, True) for activation in ACTIVATIONS)],
+)
+def test_every_part_is_right(
+    activation: str | None, has_bias: bool, has_residual: bool, dtype: torch.dtype, gpu: str
+) -> None:
+    x, weight = normal(19, 40, dtype=dtype), normal(26, 40, dtype=dtype, seed=1)
+    bias = normal(26, dtype=dtype, seed=2) if has_bias else None
+    residual = normal(19, 26, dtype=dtype, seed=3) if has_residual else None
+    with tilesmith.emulate(gpu):
+        check(x, weight, bias, residual, activation=activation)
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), ELSEWHERE, ids=str)
+def test_every_type_is_right_elsewhere(dtype: torch.dtype, gpu: str) -> None:
+    x, weight, bias = normal(19, 40, dtype=dtype), normal(26, 40, dtype=dtype), normal(26, dtype=dtype)
+    with tilesmith.emulate(gpu):
+        check(x, weight, bias, normal(19, 26, dtype=dtype), activation="gelu")
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), [*TYPES, (torch.float32, "t4")], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    [(1, 1, 1), (1, 70, 33), (3, 64, 48), (40, 70, 1), (70, 33, 130), (5, 2048, 24), (65, 3, 67)],
+)
+def test_sizes(rows: int, depth: int, columns: int, dtype: torch.dtype, gpu: str) -> None:
+    """From a vector to more than a tile, with few columns, and with a long sum."""
+    x, weight, bias = (
+        normal(rows, depth, dtype=dtype),
+        normal(columns, depth, dtype=dtype),
+        normal(columns, dtype=dtype),
+    )
+    with tilesmith.emulate(gpu):
+        check(x, weight, bias, normal(rows, columns, dtype=dtype), activation="silu")
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), TYPES, ids=str)
+def test_residuals_of_any_shape_and_strides(dtype: torch.dtype, gpu: str) -> None:
+    x, weight, bias = normal(4, 9, 40, dtype=dtype), normal(26, 40, dtype=dtype), normal(26, dtype=dtype)
+    shapes: list[Shape] = [(4, 9, 26), (9, 26), (26,), (1,), (4, 1, 26), (4, 9, 1), ()]
+    residuals = [normal(*shape, dtype=dtype) for shape in shapes]
+    residuals += [normal(4, 26, 9, dtype=dtype).mT, normal(4, 9, 52, dtype=dtype)[..., 1::2]]
+    with tilesmith.emulate(gpu):
+        for residual in residuals:
+            check(x, weight, bias, residual, activation="relu")
+        check(x[0, 0], weight, bias, residuals[2], activation="relu")
+
+
+@pytest.mark.parametrize("gpu", ["h200", "t4"])
+def test_x_and_weight_of_any_strides(gpu: str) -> None:
+    for x, weight in itertools.product(
+        (normal(19, 40, dtype=torch.float32), normal(40, 19, dtype=torch.float32).T),
+        (normal(26, 40, dtype=torch.float32), normal(40, 26, dtype=torch.float32).T),
+    ):
+        with tilesmith.emulate(gpu):
+            check(x, weight, normal(52, dtype=torch.float32)[::2], normal(19, 26, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("gpu", ["h200", "t4"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_wider_result_takes_a_wider_residual(dtype: torch.dtype, gpu: str) -> None:
+    x, weight, bias = normal(19, 40, dtype=dtype), normal(26, 40, dtype=dtype), normal(26, dtype=dtype)
+    with tilesmith.emulate(gpu):
+        residual = normal(19, 26, dtype=torch.float32)
+        check(x, weight, bias, residual, activation="gelu", out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("gpu", ["h200", "t4"])
+def test_no_features_leave_the_bias_and_no_rows_leave_nothing(gpu: str) -> None:
+    with tilesmith.emulate(gpu):
+        check(torch.ones(3, 0), torch.ones(2, 0), torch.tensor([1.0, -2.0]), torch.ones(3, 2), activation="relu")
+        check(torch.ones(0, 4), torch.ones(2, 4), torch.ones(2), torch.ones(0, 2), activation="relu")
+
+
+@each_activation
+def test_infinities_and_nans_are_torchs(activation: str | None) -> None:
+    x = torch.tensor([[float("inf"), 1.0], [-float("inf"), 1.0], [float("nan"), 1.0], [1e30, 1.0], [-1e30, 1.0]])
+    weight, bias = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0.5, -0.5])
+    expected = exact(x, weight, bias, None, activation).float()
+    for gpu in ("h200", "t4"):
+        with tilesmith.emulate(gpu):
+            result = tilesmith.linear(x, weight, bias, activation=activation)
+        torch.testing.assert_close(result, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_gradients_are_products_too(activation: str | None) -> None:
+    gradients = []
+    for emulated in (True, False):
+        layer = tilesmith.nn.Linear(40, 26, activation=activation)
+        with torch.no_grad():
+            layer.weight.copy_(normal(26, 40, dtype=torch.float32))
+            layer.bias.copy_(normal(26, dtype=torch.float32))
+        x, residual = (normal(19, n, dtype=torch.float32).requires_grad_() for n in (40, 26))
+        if emulated:
+            with tilesmith.emulate("h200"):
+                layer(x, residual).square().sum().backward()
+        else:
+            layer(x, residual).square().sum().backward()
+        gradients.append([t.grad for t in (x, residual, layer.weight, layer.bias)])
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-4)
