@@ -1,4 +1,4 @@
-"""Gaussian-process regression in float32: a covariance matrix is factored, and a system of equations solved with it.
+"""A covariance matrix is factored in float32, and a system of equations solved with it.
 
     python examples/solve.py [--size 8192] [--block 1024]
 
@@ -17,10 +17,10 @@ WAYS = {"torch fp32": torchs_fp32, "torch TF32": torchs_tf32, "tilesmith": ours}
 
 
 def covariance(size: int, device: torch.device) -> torch.Tensor:
-    """Of measurements at random points of a square, each with some noise, that are alike where points are near."""
-    points = torch.rand(size, 2, dtype=torch.float64, device=device)
-    distances = (points[:, None] - points).norm(dim=2)
-    return (torch.exp(-distances / 0.1) + 0.1 * torch.eye(size, device=device)).float()
+    """Of measurements that have as many common causes as there are of them, most of which are weak, and some noise."""
+    causes = torch.randn(size, size, dtype=torch.float64, device=device)
+    strengths = torch.logspace(0, -4, size, dtype=torch.float64, device=device)
+    return (causes * strengths @ causes.T / size + 1e-3 * torch.eye(size, device=device)).float()
 
 
 def cholesky(matrix: torch.Tensor, block: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:

@@ -36,6 +36,7 @@ class Launch:
         "_addresses",
         "_arguments",
         "_attributes",
+        "_buffers",
         "_call",
         "_config",
         "_function",
@@ -47,6 +48,7 @@ class Launch:
     def __init__(self, function: Function, stage: Stage) -> None:
         self._function = function
         self._launch = _launch_kernel()
+        self._buffers: tuple[int, ...] = ()  # that the arguments have
         self._arguments = ctypes.create_string_buffer(stage.arguments, len(stage.arguments))
         self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._arguments))
         self._addresses = tuple((each.position, BUFFERS.index(each.buffer), each.offset) for each in stage.addresses)
@@ -66,11 +68,13 @@ class Launch:
 
     def __call__(self, stream: int, device_index: int, buffers: tuple[int, ...]) -> None:
         """Launches on a stream of the GPU, with the addresses of BUFFERS."""
-        for position, buffer, offset in self._addresses:
-            _pack_address(self._arguments, position, buffers[buffer] + offset)
-        for slot in self._tensor_maps:
-            if slot.address != buffers[slot.buffer]:
-                slot.point_to(buffers[slot.buffer])
+        if buffers != self._buffers:
+            for position, buffer, offset in self._addresses:
+                _pack_address(self._arguments, position, buffers[buffer] + offset)
+            for slot in self._tensor_maps:
+                if slot.address != buffers[slot.buffer]:
+                    slot.point_to(buffers[slot.buffer])
+            self._buffers = buffers
         _pack_address(self._config, _STREAM_OFFSET, stream)
         status = self._launch(*self._call)
         if status != 0:
