@@ -185,7 +185,9 @@ def epilogue_launches() -> Iterator[Launch]:
             Epilogue(None, "silu", row),
             Epilogue(bias, None, residual.mT.contiguous().mT),
         ]
-        for epilogue, accuracy in itertools.product(epilogues, ("fp32", "ieee")):
+        for epilogue, accuracy in itertools.product(
+            epilogues, ("fp32", "ieee") if dtype == torch.float32 else ("fp32",)
+        ):
             problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy), epilogue=epilogue)
             plans: dict[str, Candidate] = {}
             for candidate in candidates(problem, device.installed(0)):

@@ -159,8 +159,8 @@ BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
     ),
     "an edge off by one": (
         "kernels/simt.cu",
-        "row < m && column < n",
-        "row <= m && column < n",
+        "if (row < m && column < n) {",
+        "if (row <= m && column < n) {",
         simt,
         r"simt\.cu:\d+: writes 8 bytes of global memory outside of every buffer: \d+ past the end of out",
     ),

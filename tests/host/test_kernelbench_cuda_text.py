@@ -157,13 +157,14 @@ def test_the_launches_of_a_plan_are_valid_cpp(tmp_path: Path) -> None:
 
 
 def test_the_launches_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
-    fields = re.search(r"struct Parameters \{.*?\n\};", source.headers()["kernels/simt.cu"], re.DOTALL)
+    fields = re.search(r"struct Product \{.*?\n\};", source.headers()["kernels/simt.cu"], re.DOTALL)
     assert fields is not None
     constants = "constexpr int tile_m = 64, tile_n = 128, threads = 128, shared_bytes = 1, batch_rank = 1;"
     declared = "".join(
         f"namespace general::kernel_{i}::plan {{ {constants} }}\n"
         f"namespace general::kernel_{i}::tilesmith {{\n"
-        f"using Element = float; using Output = float;\n{fields[0]}\nvoid simt(Parameters);\n}}\n"
+        f"using Element = float; using Output = float;\n{fields[0]}\n"
+        "struct Parameters : Product {};\nvoid simt(Parameters);\n}\n"
         for i in range(4)
     )
     assert_valid_cpp(declared + host_part(general_text(H200)), tmp_path)

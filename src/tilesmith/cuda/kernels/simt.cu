@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   Output* out = p.out;
   OwnFinish finish(p);
   if constexpr (plan::batch_rank > 0) {
-    long long index[plan::batch_rank];
+    long long index[plan::batch_rank > 0 ? plan::batch_rank : 1];
     long long batch = blockIdx.y + static_cast<long long>(gridDim.y) * blockIdx.z;
     if (batch >= p.batches)
       return;
