@@ -1,13 +1,18 @@
 """What follows a product, in the kernels themselves: by the emulator, against float64."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional
 
 import tilesmith
-from tilesmith.epilogue import ACTIVATIONS
+from tilesmith import emulator
+from tilesmith.device import named
+from tilesmith.epilogue import ACTIVATIONS, Epilogue
+from tilesmith.kernels import sm90
+from tilesmith.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -61,10 +66,21 @@ def check(
     activation: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> None:
-    """A sum in float32, or float64 for it, and one rounding to the type of the result: not one for each step. But
-    before an activation in 16 bits, sums may wait rounded, and its function may be off by some of the last bit."""
     result = tilesmith.linear(x, weight, bias, activation=activation, residual=residual, out_dtype=out_dtype)
     assert result.dtype == (out_dtype or x.dtype)
+    judge(result, x, weight, bias, residual, activation)
+
+
+def judge(
+    result: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    activation: str | None,
+) -> None:
+    """A sum in float32, or float64 for it, and one rounding to the type of the result: not one for each step. But
+    before an activation in 16 bits, sums may wait rounded, and its function may be off by some of the last bit."""
     expected = exact(x, weight, bias, residual, activation)
     assert result.shape == expected.shape
     size = x.double().abs() @ weight.double().abs().T
@@ -185,3 +201,27 @@ def test_gradients_are_products_too(activation: str | None) -> None:
             layer(x, residual).square().sum().backward()
         gradients.append([t.grad for t in (x, residual, layer.weight, layer.bias)])
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    ("configuration", "rows", "columns"),
+    [
+        (sm90.Configuration(128, 64, cluster=2), 300, 264),  # boxes
+        (sm90.Configuration(128, 64), 300, 263),  # lines from any element
+        (sm90.Configuration(64, 16, swap=True), 70, 264),  # along the columns
+    ],
+    ids=str,
+)
+def test_results_that_wait_for_the_next_tile(
+    configuration: sm90.Configuration, rows: int, columns: int, seed: int | None
+) -> None:
+    """On a GPU of few SMs a block has several tiles: an activation then is computed while the next one is summed."""
+    x, weight, bias, residual = (
+        normal(*shape, dtype=torch.bfloat16) for shape in ((rows, 200), (columns, 200), (columns,), (rows, columns))
+    )
+    epilogue = Epilogue(bias, "gelu", residual)
+    problem = Problem.of(x, weight.T, epilogue=epilogue)
+    plan = sm90.plan(problem, replace(named("h200"), sm_count=4), configuration)
+    assert dict(plan.product.kernel.constants)["store_waits"]
+    judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, bias, residual, "gelu")

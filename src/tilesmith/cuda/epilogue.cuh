@@ -36,13 +36,6 @@ struct Fragment {
 #pragma unroll
     for (int i = 0; i < elements / 2; ++i) pairs[i] = narrow_pair<Output>(sum[2 * i], sum[2 * i + 1]);
   }
-  __device__ __forceinline__ Vector<float, 2> pair(int i) const {
-    return {widen<float>(Output{static_cast<unsigned short>(pairs[i])}),
-            widen<float>(Output{static_cast<unsigned short>(pairs[i] >> 16)})};
-  }
-  __device__ __forceinline__ void set_pair(int i, const Vector<float, 2>& pair) {
-    pairs[i] = narrow_pair<Output>(pair.element[0], pair.element[1]);
-  }
 };
 template <int elements>
 struct Fragment<float, elements> {
@@ -51,11 +44,6 @@ struct Fragment<float, elements> {
   __device__ __forceinline__ void take(const float (&sum)[elements]) {
 #pragma unroll
     for (int i = 0; i < elements; ++i) values[i] = sum[i];
-  }
-  __device__ __forceinline__ Vector<float, 2> pair(int i) const { return {values[2 * i], values[2 * i + 1]}; }
-  __device__ __forceinline__ void set_pair(int i, const Vector<float, 2>& pair) {
-    values[2 * i] = pair.element[0];
-    values[2 * i + 1] = pair.element[1];
   }
   __device__ __forceinline__ void add(const float (&sum)[elements]) {
 #pragma unroll
@@ -315,6 +303,30 @@ class Storer {
       ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();
     sync();
     Chunk::template write<which * chunk_columns>(chunk(which), fragment, warp_, lane_);
+    if constexpr (by_tma)
+      ptx::async_proxy_fence();
+    sync();
+  }
+
+  // A staged chunk may be changed before it is sent, 16 bytes of a line at a time: each of those who staged it has some
+  // of them, one in each turn. `change` gets them with their first row and column in the tile.
+  static constexpr int per_vector = 16 / sizeof(Output);
+  static constexpr int vectors = Chunk::lines * Chunk::length / per_vector;
+  static constexpr int changers = by_warp ? 32 : warpgroup_threads;
+  static constexpr int turns = (vectors + changers - 1) / changers;
+
+  template <typename Change>
+  __device__ __forceinline__ void change(int which, int turn, const Change& change) const {
+    const int vector = turn * changers + (by_warp ? lane_ : static_cast<int>(threadIdx.x) % warpgroup_threads);
+    if (vectors % changers != 0 && vector >= vectors)
+      return;
+    const int line = vector / (Chunk::length / per_vector), at = vector % (Chunk::length / per_vector) * per_vector;
+    const int first_m = by_warp ? warp_ * 16 : 0, first_n = which * chunk_columns;
+    const unsigned address = Chunk::address(chunk(which), line, at);
+    ptx::shared_store(address, change(ptx::shared_load_vector(address), first_m + (along_m ? at : line),
+                                      first_n + (along_m ? line : at)));
+  }
+  __device__ __forceinline__ void end_changes() const {
     if constexpr (by_tma)
       ptx::async_proxy_fence();
     sync();

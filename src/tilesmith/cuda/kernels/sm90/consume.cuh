@@ -7,32 +7,25 @@
 
 namespace tilesmith {
 
-// Finishes columns of the results that wait, from `first` to `end`, with a step along K after every few of them.
-template <int first, int end, typename Results>
-__device__ __forceinline__ void multiply_and_finish(Products& products, int& k, int k_steps,
-                                                    const Departure<Results>& departure, Results& waiting,
-                                                    bool is_waiting) {
-  if constexpr (first < end) {
-    constexpr int columns = end - first < 16 ? end - first : 16;
-    if (is_waiting)
-      departure.template finish<first, columns>(waiting);
-    if (k++ < k_steps)
-      products.next();
-    multiply_and_finish<first + columns, end>(products, k, k_steps, departure, waiting, is_waiting);
-  }
-}
-
 // The steps of a tile along K after the first, and after each of these a part of the results that wait.
 template <int chunk = 0, typename Results>
 __device__ __forceinline__ void multiply_and_store(Products& products, int k, int k_steps,
-                                                   const Departure<Results>& departure, Results& waiting,
+                                                   const Departure<Results>& departure, const Results& waiting,
                                                    bool is_waiting) {
   if constexpr (chunk < chunks) {
-    if constexpr (Departure<Results>::finishes_slowly)
-      multiply_and_finish<chunk * plan::chunk, (chunk + 1) * plan::chunk>(products, k, k_steps, departure, waiting,
-                                                                          is_waiting);
     if (is_waiting)
       departure.template stage<chunk>(waiting);
+    if constexpr (Departure<Results>::finishes_staged) {
+#pragma unroll 1
+      for (int turn = 0; turn < ResultStorer::turns; ++turn) {
+        if (is_waiting)
+          departure.finish(chunk, turn);
+        if (k++ < k_steps)
+          products.next();
+      }
+      if (is_waiting)
+        departure.end_finish();
+    }
     for (int part = 0; part < ResultStorer::parts; ++part) {
       if (is_waiting)
         departure.send(chunk, part);

@@ -41,6 +41,17 @@ class Departure {
   TileFinish<OwnFinish> finish_;
 
   static constexpr bool wait_rounded = sizeof(Output) < sizeof(float);
+
+  // The second step, in shared memory: there a thread has neighbours in a line, and the code for a few of them does for
+  // all. That is how an activation keeps up with the products that run meanwhile.
+  struct StagedFinish {
+    const TileFinish<OwnFinish>& finish;
+    int first_m, first_n;
+
+    __device__ __forceinline__ Vector<unsigned, 4> operator()(const Vector<unsigned, 4>& staged, int m, int n) const {
+      return finish.template end<Output, plan::out_along_m>(staged, first_m + m, first_n + n);
+    }
+  };
   static constexpr bool shares_columns = scale != Scale::none || bias_of == BiasOf::columns;
 
   __device__ __forceinline__ bool has_columns(const Schedule::Work& work) const {
@@ -57,13 +68,19 @@ class Departure {
     if constexpr (from < chunks) {
       if constexpr (scale != Scale::none)
         unscale<scale, from * plan::chunk, plan::chunk>(results.values, row_scales_, column_scales_ + thread_ % 4 * 2);
-      if constexpr (finishes && !wait_rounded)
+      if constexpr (finishes && !wait_rounded) {
         finish_.template begin<from * plan::chunk, plan::chunk>(results.values);
-      finish<from * plan::chunk, plan::chunk>(results);
+        if constexpr (OwnFinish::is_in_two_steps)
+          finish_.template end<from * plan::chunk, plan::chunk>(results.values);
+      }
       if constexpr (ResultStorer::is_direct) {
         storer_.template store<from>(results, to_);
       } else {
         storer_.template stage<from>(results);
+        if constexpr (finishes_staged) {
+          for (int turn = 0; turn < ResultStorer::turns; ++turn) finish(from, turn);
+          storer_.end_changes();
+        }
         for (int part = 0; part < ResultStorer::parts; ++part) storer_.send(from, part, to_);
       }
       store_chunks<from + 1>(results);
@@ -71,6 +88,8 @@ class Departure {
   }
 
  public:
+  static constexpr bool finishes_staged = OwnFinish::is_in_two_steps && wait_rounded;
+
   __device__ __forceinline__ Departure(const Parameters& p, Shared& shared, Share share, int consumer)
       : p_(p),
         share_(share),
@@ -125,17 +144,15 @@ class Departure {
 
   __device__ __forceinline__ void store(Results& results) const { store_chunks(results); }
 
-  // The same in steps, with time for other work in between: first columns are finished, if that takes long.
-  static constexpr bool finishes_slowly = OwnFinish::is_in_two_steps;
-  template <int first, int columns>
-  __device__ __forceinline__ void finish(Results& results) const {
-    if constexpr (finishes_slowly)
-      finish_.template end<first, columns>(results);
-  }
+  // The same in steps, with time for other work in between. Staged results are finished in a few turns.
   template <int chunk>
   __device__ __forceinline__ void stage(const Results& results) const {
     storer_.template stage<chunk>(results);
   }
+  __device__ __forceinline__ void finish(int chunk, int turn) const {
+    storer_.change(chunk, turn, StagedFinish{finish_, to_.first_m, to_.first_n});
+  }
+  __device__ __forceinline__ void end_finish() const { storer_.end_changes(); }
   __device__ __forceinline__ void send(int chunk, int part) const { storer_.send(chunk, part, to_); }
 
   __device__ __forceinline__ void finish() const { storer_.finish(); }

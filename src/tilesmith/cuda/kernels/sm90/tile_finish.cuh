@@ -116,25 +116,46 @@ class TileFinish {
     }
   }
 
-  // The second step, of results that are rounded already, or are not.
-  template <int first, int columns, typename Results>
-  __device__ __forceinline__ void end(Results& results) const {
+  // The second step, of results that are not rounded yet.
+  template <int first, int columns, int elements>
+  __device__ __forceinline__ void end(float (&results)[elements]) const {
     const ResidualRows rows = residual_rows();
 #pragma unroll
     for (int j = first / 8; j < (first + columns) / 8; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        Vector<float, 2> pair = results.pair(2 * j + h);
-        if constexpr (plan::has_residual) {
-          const Vector<plan::Residual, 2> residual = residuals(rows, j, h);
+        Vector<plan::Residual, 2> residual = {};
+        if constexpr (plan::has_residual)
+          residual = residuals(rows, j, h);
 #pragma unroll
-          for (int e = 0; e < 2; ++e) pair.element[e] = finish_.after(pair.element[e], residual.element[e]);
-        } else {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) pair.element[e] = finish_.after(pair.element[e]);
+        for (int e = 0; e < 2; ++e) {
+          float& x = results[4 * j + 2 * h + e];
+          x = plan::has_residual ? finish_.after(x, residual.element[e]) : finish_.after(x);
         }
-        results.set_pair(2 * j + h, pair);
       }
+  }
+
+  // The second step, of neighbours in a line that are rounded already, from row m and column n on.
+  template <typename Output, bool along_m>
+  __device__ __forceinline__ Vector<unsigned, 4> end(const Vector<unsigned, 4>& staged, int m, int n) const {
+    constexpr int step_m = along_m ? 2 : 0, step_n = along_m ? 0 : 2;
+    Vector<unsigned, 4> finished;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float pair[2] = {widen<float>(Output{static_cast<unsigned short>(staged.element[i])}),
+                       widen<float>(Output{static_cast<unsigned short>(staged.element[i] >> 16)})};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int own_m = m + i * step_m + e * step_m / 2, own_n = n + i * step_n + e * step_n / 2;
+        if constexpr (plan::has_residual)
+          pair[e] = finish_.after(
+              pair[e], own_m < end_m_ && own_n < end_n_ ? *finish_.residual_at(own_m, own_n) : plan::Residual{});
+        else
+          pair[e] = finish_.after(pair[e]);
+      }
+      finished.element[i] = narrow_pair<Output>(pair[0], pair[1]);
+    }
+    return finished;
   }
 };
 

@@ -18,6 +18,9 @@ __device__ __forceinline__ void shared_store(unsigned address, float x) { shared
 __device__ __forceinline__ void shared_store(unsigned address, float x, float y) {
   shared_at<Vector<float, 2>>(address) = {{x, y}};
 }
+__device__ __forceinline__ void shared_store(unsigned address, const Vector<unsigned, 4>& value) {
+  shared_at<Vector<unsigned, 4>>(address) = value;
+}
 __device__ __forceinline__ unsigned shared_load(unsigned address) { return shared_at<unsigned>(address); }
 __device__ __forceinline__ Vector<float, 2> shared_load_pair(unsigned address) {
   return shared_at<Vector<float, 2>>(address);
