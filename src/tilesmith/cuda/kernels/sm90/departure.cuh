@@ -43,7 +43,7 @@ class Departure {
   static constexpr bool wait_rounded = sizeof(Output) < sizeof(float);
 
   // The second step, in shared memory: there a thread has neighbours in a line, and the code for a few of them does for
-  // all. That is how an activation keeps up with the products that run meanwhile.
+  // all.
   struct StagedFinish {
     const TileFinish<OwnFinish>& finish;
     int first_m, first_n;
