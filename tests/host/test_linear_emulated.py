@@ -123,7 +123,7 @@ def test_every_type_is_right_elsewhere(dtype: torch.dtype, gpu: str) -> None:
 @pytest.mark.parametrize(("dtype", "gpu"), [*TYPES, (torch.float32, "t4")], ids=str)
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
-    [(1, 1, 1), (1, 70, 33), (3, 64, 48), (40, 70, 1), (70, 33, 130), (5, 2048, 24), (65, 3, 67)],
+    [(1, 70, 33), (40, 70, 1), (70, 33, 130), (5, 2048, 24)],
 )
 def test_sizes(rows: int, depth: int, columns: int, dtype: torch.dtype, gpu: str) -> None:
     """From a vector to more than a tile, with few columns, and with a long sum."""
