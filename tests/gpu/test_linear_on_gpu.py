@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.library import opcheck
 from torch.nn import functional
+from torchs_linear import by_torch
 
 import tilesmith
 from tilesmith import op_linear
@@ -37,27 +38,6 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.float64).to(dtype)
-
-
-def by_torch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-) -> torch.Tensor:
-    result = functional.linear(x, weight, bias)
-    match activation:
-        case "relu":
-            result = functional.relu(result)
-        case "gelu":
-            result = functional.gelu(result)
-        case "gelu_tanh":
-            result = functional.gelu(result, approximate="tanh")
-        case "silu":
-            result = functional.silu(result)
-    return result if residual is None else result + residual
 
 
 def ours(

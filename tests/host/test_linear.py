@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from torchs_linear import by_torch
 
 import tilesmith
 from tilesmith import op, op_linear, prepared
@@ -34,33 +35,6 @@ each_addition = pytest.mark.parametrize(("has_bias", "residual_shape"), ADDED, i
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed + sum(i * s for i, s in enumerate(shape, 1)))
     return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
-
-
-def activated(name: str | None, sums: torch.Tensor) -> torch.Tensor:
-    match name:
-        case None:
-            return sums
-        case "relu":
-            return functional.relu(sums)
-        case "gelu":
-            return functional.gelu(sums)
-        case "gelu_tanh":
-            return functional.gelu(sums, approximate="tanh")
-        case "silu":
-            return functional.silu(sums)
-    raise AssertionError(name)
-
-
-def by_torch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-) -> torch.Tensor:
-    result = activated(activation, functional.linear(x, weight, bias))
-    return result if residual is None else result + residual
 
 
 def ours(

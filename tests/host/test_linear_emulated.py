@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn import functional
+from torchs_linear import by_torch
 
 import tilesmith
 from tilesmith import emulator
@@ -44,17 +44,8 @@ def exact(
     residual: torch.Tensor | None,
     activation: str | None,
 ) -> torch.Tensor:
-    sums = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    match activation:
-        case "relu":
-            sums = functional.relu(sums)
-        case "gelu":
-            sums = functional.gelu(sums)
-        case "gelu_tanh":
-            sums = functional.gelu(sums, approximate="tanh")
-        case "silu":
-            sums = functional.silu(sums)
-    return sums if residual is None else sums + residual.double()
+    wide = (None if added is None else added.double() for added in (bias, residual))
+    return by_torch(x.double(), weight.double(), *wide, activation=activation)
 
 
 def check(

@@ -105,8 +105,8 @@ def _attributes(stage: Stage) -> bytes:
 
 @cache
 def _launch_kernel() -> Any:
-    """cuLaunchKernelEx of the driver itself, for arguments that lie ready in memory: its bindings convert them, and what
-    it returns, for every launch."""
+    """cuLaunchKernelEx of the driver itself, for arguments that lie ready in memory: its bindings convert them, and
+    what it returns, for every launch."""
     function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
     function.argtypes = [ctypes.c_void_p] * 4
     function.restype = ctypes.c_int
