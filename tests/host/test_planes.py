@@ -390,11 +390,8 @@ def test_each_pair_of_launches_knows_its_planes_and_when_it_runs(accuracy: Accur
         # A raw A has been counted by the first product alone, which therefore cannot ask.
         assert [c["runs"] for c in products] == ([0, 2] if raw else [1, 2])
         assert [c["scale"] for c in products] == [1, 2]
-        if raw:
-            assert products[1]["tile_n"] == min(products[0]["tile_n"], sm90._WIDEST_OF_WIDE_RAW)
-        else:
-            assert products[1]["tile_n"] in (min(products[0]["tile_n"], sm90._WIDEST_OF_WIDE), *sm90._NARROWER_OF_WIDE)
-            assert products[1]["tile_n"] <= products[0]["tile_n"]
+        widest = sm90._WIDEST_OF_WIDE_RAW if raw else sm90._WIDEST_OF_WIDE
+        assert products[1]["tile_n"] == min(products[0]["tile_n"], widest)
         assert not products[1]["b_stays"]
         assert [c["a_is_raw"] for c in (*splits, *products)] == [raw] * 4
         for c in splits:
@@ -1280,14 +1277,3 @@ def test_the_cheapest_candidate_of_both_families_wins(accuracy: Accuracy) -> Non
         assert plan.cycles == next(candidate.cycles for candidate in candidates if candidate.name == plan.name)
         listed = {plan.name, *(rejection.candidate for rejection in plan.rejections)}
         assert {candidate.name for candidate in candidates} <= listed
-
-
-@pytest.mark.parametrize(
-    ("sizes", "columns"),
-    [((2304, 8192, 768), 64), ((3072, 8192, 768), 80), ((4096, 4096, 4096), 96), ((8192, 2304, 768), 96)],
-)
-def test_tiles_of_the_wide_scheme_leave_few_sms_without_work(sizes: tuple[int, int, int], columns: int) -> None:
-    m, k, n = sizes
-    a, b = torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")
-    wide = choose(Problem.of(a, b), named("h200")).stages[3]
-    assert constants(wide.kernel)["tile_n"] == columns

@@ -46,8 +46,6 @@ TILES: Final[tuple[tuple[int, int], ...]] = (
 _WIDEST_OF_RAW: Final = 128  # where there are two sets of sums and planes in registers
 _MOST_TIMES_SPLIT: Final = 4  # columns of tiles, for each of which a raw A is split again
 _WIDEST_OF_WIDE: Final = 96  # columns of a tile, where there are three sets of sums
-_NARROWER_OF_WIDE: Final = (80, 64)
-_COLUMNS_OF_A_START: Final = 16  # that a tile of the wide scheme could have in the time that it takes to begin and end
 _WIDEST_OF_WIDE_RAW: Final = 64  # and planes in registers
 _LEAST_K: Final = 33  # torch rounds shorter sums less often than planes have bits for
 # Where there are two sets of sums.
@@ -192,7 +190,7 @@ def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
         return f"a tile of {c.tile_n} columns cannot be shared by {c.cluster} blocks"
     alternatives = [(layout, c)]
     if schemes := schemes_of(layout.problem):
-        alternatives.append((replace(layout, scheme=schemes.wide), _for_wide(layout, device, c)))
+        alternatives.append((replace(layout, scheme=schemes.wide), _for_wide(c)))
     for each, own in alternatives:
         least = _LEAST_STAGES if each.a_is_raw else max(_LEAST_STAGES, each.planes + 1)
         if shared_memory(each, device, own)[0] < least:
@@ -200,24 +198,9 @@ def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
     return None
 
 
-def _for_wide(layout: Layout, device: Device, c: Configuration) -> Configuration:
+def _for_wide(c: Configuration) -> Configuration:
     """How the wide scheme cuts the work where the ordinary one has this configuration."""
-    if c.raw:
-        return replace(c, tile_n=min(c.tile_n, _WIDEST_OF_WIDE_RAW))
-    widest = replace(c, tile_n=min(c.tile_n, _WIDEST_OF_WIDE))
-    narrower = [n for n in _NARROWER_OF_WIDE if n < c.tile_n and _divides_b(layout, c, n)]
-
-    def columns_of_an_sm(each: Configuration) -> int:
-        tiles = math.ceil(clusters_of(layout, each) / (device.sm_count // each.cluster))
-        return tiles * (each.tile_n + _COLUMNS_OF_A_START)
-
-    return min((widest, *(replace(c, tile_n=n) for n in narrower)), key=columns_of_an_sm)
-
-
-def _divides_b(layout: Layout, c: Configuration, tile_n: int) -> bool:
-    """Tiles of B of this width can be loaded, and shared by a cluster."""
-    extent = b_extent(layout, replace(c, tile_n=tile_n))
-    return layout.b.panel(extent) > 0 and layout.b.tile_lines(extent) % (_SWIZZLE_LINES * c.cluster) == 0
+    return replace(c, tile_n=min(c.tile_n, _WIDEST_OF_WIDE_RAW if c.raw else _WIDEST_OF_WIDE))
 
 
 def _wasteful(layout: Layout, c: Configuration) -> str | None:
@@ -241,7 +224,7 @@ def plan(problem: Problem, device: Device, configuration: Configuration) -> Plan
         for scheme, runs in ((schemes.ordinary, first), (schemes.wide, Runs.IF_THEY_DO_NOT)):
             each = Layout.of(problem, c, device, scheme)
             assert each.split is not None
-            own = _for_wide(each, device, c) if scheme.wide else c
+            own = _for_wide(c) if scheme.wide else c
             unsplit = [one for one in each.split if one.planes.is_copy]
             if unsplit:
                 stages.append(planes.split_stage(unsplit, scheme, each.verdict, p.batch, device))
