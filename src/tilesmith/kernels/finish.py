@@ -6,15 +6,11 @@ from typing import Final
 
 import torch
 
+from tilesmith.kernels.operand import CUDA_TYPES
 from tilesmith.plan import Address, Constant
 from tilesmith.problem import Finish, Matrix
 
-_CUDA_TYPES: Final[dict[torch.dtype, str]] = {
-    torch.float64: "double",
-    torch.float32: "float",
-    torch.float16: "tilesmith::float16",
-    torch.bfloat16: "tilesmith::bfloat16",
-}
+_CUDA_TYPES: Final = {**CUDA_TYPES, torch.float64: "double"}
 _ACTIVATIONS: Final = (None, "relu", "gelu", "gelu_tanh", "silu")  # enum Activation of finish.cuh
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from tilesmith.overriding.routes import Addition, Route, shares_memory
+from tilesmith.overriding.routes import Addition, Route, Routes, shares_memory
 from tilesmith.overriding.settings import OPERATORS
 
 Function = Callable[..., torch.Tensor]
@@ -15,25 +15,11 @@ OVERLOADS: Final = ("", ".out", ".dtype", ".dtype_out")
 NAMES: Final = tuple(operator + overload for operator in OPERATORS for overload in OVERLOADS)
 
 
-class Finder(Protocol):
-    """Who knows the routes: see `Routes.find`."""
-
-    def find(
-        self,
-        operator: str,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out_dtype: torch.dtype | None = None,
-        out: torch.Tensor | None = None,
-        addition: Addition | None = None,
-    ) -> Route: ...
-
-
 class Switch(Protocol):
     """Where the kernels ask for the routes that hold now."""
 
     @property
-    def routes(self) -> Finder: ...
+    def routes(self) -> "Routes | Watch": ...
 
 
 class Watch(local):
