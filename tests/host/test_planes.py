@@ -1277,3 +1277,41 @@ def test_the_cheapest_candidate_of_both_families_wins(accuracy: Accuracy) -> Non
         assert plan.cycles == next(candidate.cycles for candidate in candidates if candidate.name == plan.name)
         listed = {plan.name, *(rejection.candidate for rejection in plan.rejections)}
         assert {candidate.name for candidate in candidates} <= listed
+
+
+# Making up for what tensor cores cut off.
+
+
+def made_up(a: torch.Tensor, b: torch.Tensor, configuration: sm90.Configuration | None = None) -> dict[str, bool]:
+    """Whose scales do, of those that are split."""
+    problem = Problem.of(a, b, may_mix=a.dtype != b.dtype)
+    plan = choose(problem, H200) if configuration is None else sm90.plan(problem, H200, configuration)
+    c = constants(plan.stages[0].kernel)
+    is_swapped = "transposed" in plan.name
+    return {"ba"[i] if is_swapped else "ab"[i]: c[f"{name}_makes_up"] for i, name in enumerate("ab")}
+
+
+def test_one_operand_makes_up_for_what_is_cut_off() -> None:
+    a, b = torch.empty(2048, 2048, device="meta"), torch.empty(2048, 2048, device="meta")
+    assert made_up(a, b) == {"a": False, "b": True}
+    raw = sm90.Configuration(128, 128, 1, 1, False, True)
+    assert made_up(a, b[:, :256].contiguous(), raw) == {"a": False, "b": True}
+    # A is split by the product, which reads its scales as powers of two.
+    assert made_up(a[:256], b, replace(raw, swap=True)) == {"a": True, "b": False}
+    # 16-bit numbers have one plane.
+    assert made_up(a, b.half()) == {"a": False, "b": False}
+    assert made_up(a.half(), b) == {"a": False, "b": True}
+    for stage in choose(Problem.of(a, b), H200).stages[2:3]:
+        c = constants(stage.kernel)
+        assert c["wide"] and not c["a_makes_up"] and not c["b_makes_up"]
+
+
+@pytest.mark.parametrize("first", (False, True))
+def test_a_packed_operand_makes_up_if_it_is_the_second(first: bool) -> None:
+    a, b = torch.empty(2048, 2048, device="meta"), torch.empty(2048, 2048, device="meta")
+    problem = Problem.of(a, b, packed=(first, not first))
+    packing = sm90.packing(problem, H200)
+    assert packing is not None
+    assert constants(packing.stages[0].kernel)["a_makes_up"] == (not first)
+    (split, *_) = choose(problem, H200).stages  # of the other one
+    assert constants(split.kernel)["a_makes_up"] == first

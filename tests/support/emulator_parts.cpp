@@ -38,7 +38,6 @@ std::uint32_t pair_absolute(std::uint32_t x, std::uint32_t) { return half_pair_a
 std::uint32_t pair_min(std::uint32_t x, std::uint32_t y) { return half_pair_min(x, y); }
 std::uint32_t pair_max_or_nan(std::uint32_t x, std::uint32_t y) { return half_pair_max_or_nan(x, y); }
 std::uint32_t pair_add(std::uint32_t x, std::uint32_t y) { return half_pair_add(x, y); }
-std::uint32_t pair_at_least(std::uint32_t x, std::uint32_t y) { return half_pair_at_least(x, y); }
 
 void warp_dmma(double (*sum)[4], const double (*a)[8], const double (*b)[4]) {
   dmma(*reinterpret_cast<double (*)[32][4]>(sum), *reinterpret_cast<const double (*)[32][8]>(a),

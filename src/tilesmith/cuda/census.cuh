@@ -4,7 +4,9 @@
 // range, and each value becomes the sum of float16 planes. That keeps 22 bits of it, unless it is so small
 // that its last plane runs into float16's least number: then the error is up to 2^-25, and the value is lossy. That
 // does no harm in a sum that has much larger terms. It has, for certain, if there are enough large values in the row
-// and in the column: more than K in both together, so that some of them meet.
+// and in the column: more than K in both together, so that some of them meet. Smaller ones count for a part: as
+// x y >= x + y - 1 for all x and y from 0 to 1, the sum over K of min(a, 32) min(b, 32) is at least 2^10 times
+// what the row and the column have of large values, less K.
 #pragma once
 
 #include "ptx/warp.cuh"
@@ -12,7 +14,7 @@
 namespace tilesmith {
 
 struct Census {
-  int least_large;  // large values of a row, in the row that has the fewest
+  int least_large;  // large values of a row, parts of them added up, in the row that has the fewest
   int most_lossy;   // lossy values of a row, in the row that has the most
   int peak;         // the bits of the largest value, scaled
   int beyond;       // whether there are values that no scaled plane can have
@@ -21,7 +23,8 @@ struct Census {
   static constexpr int too_large = 1;  // for their row's scale
   static constexpr int special = 2;    // infinities or NaNs
 
-  static constexpr unsigned large_pair = 0x48004800;  // large values are at least 8
+  static constexpr int large = 32;  // and more; what is smaller counts for its part of it
+  static constexpr unsigned large_pair = 0x50005000;
 
   static __device__ __forceinline__ Census none() { return {1 << 23, 0, 0, 0}; }
 
@@ -40,21 +43,22 @@ enum class Verdict : int {
 };
 
 // Whether the errors of lossy values are below 2^-22 of what the large ones add up to. An error of 2^-25
-// is multiplied by the other operand's peak at most; products of large values are at least 2^6.
+// is multiplied by the other operand's peak at most; products of large values are at least 2^10. What was counted may
+// be too much by a part of K: sums of parts are rounded, by less than 1 / 1000 of a large value for each of K.
 __device__ __forceinline__ Verdict verdict(const Census& a, const Census& b, int depth) {
   const int beyond = max(a.beyond, b.beyond);
   if (beyond)
     return beyond == Census::special ? Verdict::special : Verdict::wide;
-  const float meetings = static_cast<float>(a.least_large + b.least_large - depth);
+  const float meetings = static_cast<float>(a.least_large + b.least_large - depth - (depth + 255) / 256);
   const float lossy = static_cast<float>(a.most_lossy) * __int_as_float(b.peak) +
                       static_cast<float>(b.most_lossy) * __int_as_float(a.peak);
-  return lossy == 0.0f || lossy <= 0x1p9f * meetings ? Verdict::planes_suffice : Verdict::wide;
+  return lossy == 0.0f || lossy <= 0x1p13f * meetings ? Verdict::planes_suffice : Verdict::wide;
 }
 
 // Whether an operand needs the wide scheme whatever the other one is like: no other could make up for its lossy values,
-// unless it is zero.
+// unless it is zero. That one's peak is at least 2^9.
 __device__ __forceinline__ bool needs_wide(const Census& census) {
-  return census.beyond || census.most_lossy > 2 * census.least_large;
+  return census.beyond || census.most_lossy >> 4 > census.least_large;
 }
 
 // The census of an operand, from those of `count` blocks. K is cut into `slabs` slabs, which the blocks have in turn;

@@ -13,9 +13,9 @@ __device__ __forceinline__ int exponent_of(unsigned bits) { return max(static_ca
 
 __device__ __forceinline__ unsigned size_of(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// The scale, as an exponent of two, that brings the sample to 2^8.
+// The scale, as an exponent of two, that brings the sample to 2^9.
 __device__ __forceinline__ int scale_exponent(unsigned sample) {
-  return sample == 0 ? 0 : min(max(8 - exponent_of(sample), -63), 63);
+  return sample == 0 ? 0 : min(max(9 - exponent_of(sample), -63), 63);
 }
 
 // The scale of the wide planes: as large as sums of `depth` products may be, so that small values keep all their bits.

@@ -17,14 +17,13 @@ using PlaneFragment = unsigned[RawFragment::registers];
 // What a thread has of two rows, lane / 4 and 8 more, as scaled float16 planes.
 template <int planes>
 class ScaledRows {
-  static constexpr int most_steps = 128;  // that float16 pairs can count exactly
   static constexpr unsigned half_infinity = 0x7c00, half_nan = 0x7fff;
 
   float scale_[2];
-  float peak_[2];  // of the finite values as they are
-  int large_[2], lossy_[2];
-  unsigned large_pairs_[2];  // of the last steps, as pairs of float16
-  unsigned peak_pairs_[2];   // of the scaled values; NaNs, if there are infinities or NaNs
+  float peak_[2];   // of the finite values as they are
+  float large_[2];  // in 32nds
+  int lossy_[2];
+  unsigned special_;  // a pair of float16, with a NaN if there are infinities or NaNs
 
  public:
   // `factors`: what undoes the scales.
@@ -32,14 +31,15 @@ class ScaledRows {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       scale_[h] = __int_as_float((254 << 23) - factors[h]);
-      peak_[h] = 0.0f;
-      large_[h] = lossy_[h] = 0;
-      large_pairs_[h] = peak_pairs_[h] = 0;
+      peak_[h] = large_[h] = 0.0f;
+      lossy_[h] = 0;
     }
+    special_ = 0;
   }
 
   __device__ __forceinline__ void split(const RawFragment& x, PlaneFragment (&to)[planes]) {
-    unsigned least = 0x7c007c00;
+    unsigned least = Census::large_pair;
+    unsigned large[2];
     PlanePair<planes> pairs[RawFragment::registers];
     float most[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -50,12 +50,17 @@ class ScaledRows {
 #pragma unroll
       for (int p = 0; p < planes; ++p) to[p][i] = pairs[i].plane[p];
       const unsigned size = ptx::half_pair_absolute(pairs[i].plane[0]);
-      least = ptx::half_pair_min(least, size);
-      peak_pairs_[h] = ptx::half_pair_max_or_nan(peak_pairs_[h], size);
-      large_pairs_[h] = ptx::half_pair_add(large_pairs_[h], ptx::half_pair_at_least(size, Census::large_pair));
+      special_ = ptx::half_pair_max_or_nan(special_, size);
+      const unsigned counted = ptx::half_pair_min(size, Census::large_pair);
+      least = ptx::half_pair_min(least, counted);
+      large[h] = i < 2 ? counted : ptx::half_pair_add(large[h], counted);
       most[h] = fmaxf(most[h], fmaxf(fabsf(low), fabsf(high)));
     }
     keep_peaks(x, most);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      large_[h] += ptx::half_to_float(static_cast<unsigned short>(large[h])) +
+                   ptx::half_to_float(static_cast<unsigned short>(large[h] >> 16));
     if (min(least & 0xffff, least >> 16) < safe_half<planes>) {
 #pragma unroll
       for (int i = 0; i < RawFragment::registers; ++i)
@@ -75,24 +80,17 @@ class ScaledRows {
     keep_peaks(x, {__uint_as_float(sizes[0]), __uint_as_float(sizes[1])});
   }
 
-  // After step number k along K.
-  __device__ __forceinline__ void end_step(int k) {
-    if (k % most_steps == most_steps - 1)
-      flush();
-  }
-
   // Joins the lanes that have parts of the same rows. Gives the exponents that undo these rows' wide scales to `keep`,
   // with the number of the row in the warp, and returns the census of the warp's rows, or of so many of them as
   // there are. `is_whole`: the rows have no other parts.
   template <typename Keep>
   __device__ __forceinline__ Census finish(int rows, int depth, bool is_whole, Keep keep) {
-    flush();
     Census census = Census::none();
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int large = large_[h], lossy = lossy_[h];
-      float peak = peak_[h];
+      int lossy = lossy_[h];
+      float large = large_[h], peak = peak_[h];
 #pragma unroll
       for (int distance = 1; distance < 4; distance *= 2) {
         large += __shfl_xor_sync(0xffffffffu, large, distance);
@@ -107,12 +105,11 @@ class ScaledRows {
       if (peak == 0.0f && is_whole)
         continue;  // a row of zeros is exact
       const float scaled_peak = peak * scale_[h];
-      census.add({large, lossy, __float_as_int(scaled_peak), scaled_peak >= 65504.0f ? Census::too_large : 0});
+      census.add({static_cast<int>(large) / Census::large, lossy, __float_as_int(scaled_peak),
+                  scaled_peak >= 65504.0f ? Census::too_large : 0});
     }
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      if ((peak_pairs_[h] & 0x7fff) > half_infinity || (peak_pairs_[h] >> 16) > half_infinity)
-        census.beyond = Census::special;
+    if ((special_ & 0x7fff) > half_infinity || (special_ >> 16) > half_infinity)
+      census.beyond = Census::special;
     return warp_total(census);
   }
 
@@ -124,7 +121,7 @@ class ScaledRows {
       float most = largest[h];
       if (__float_as_uint(most) >= infinity) {
         most = 0.0f;
-        peak_pairs_[h] = half_nan;
+        special_ = half_nan;
 #pragma unroll
         for (int i = h; i < RawFragment::registers; i += 2)
 #pragma unroll
@@ -133,15 +130,6 @@ class ScaledRows {
               most = fmaxf(most, fabsf(x.values[2 * i + e]));
       }
       peak_[h] = fmaxf(peak_[h], most);
-    }
-  }
-
-  __device__ __forceinline__ void flush() {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      large_[h] += static_cast<int>(ptx::half_to_float(static_cast<unsigned short>(large_pairs_[h])) +
-                                    ptx::half_to_float(static_cast<unsigned short>(large_pairs_[h] >> 16)));
-      large_pairs_[h] = 0;
     }
   }
 };

@@ -8,7 +8,7 @@ namespace tilesmith {
 
 enum class Scale {
   none,
-  factors,    // floats whose products with each other and with any sum are floats
+  factors,    // powers of two, those of one operand with a little more: see split.cu
   exponents,  // of two, of any size
 };
 

@@ -281,6 +281,7 @@ def split_stage(
             f"{name}_access": int(_Access.of(matrix.transposed if planes.mn_major else matrix)),
             f"{name}_rows": strip.rows,
             f"{name}_slabs": strip.slabs,
+            f"{name}_makes_up": not scheme.wide and _makes_up(each, operands),
         }
         constants |= of_operand
         position = len(arguments)
@@ -326,6 +327,14 @@ def split_stage(
         addresses=tuple(addresses),
         awaits_predecessor=True,
     )
+
+
+def _makes_up(split: Split, operands: Sequence[Split]) -> bool:
+    """Whether the scales of this operand make up for what tensor cores cut off of sums: see split.cu. It is B, packed
+    or not, if it has several planes; but A, if B is split by the product, which reads its scales as powers of two."""
+    if split.planes.planes == 1 or split.findings.raw_parts:
+        return False
+    return split.source == "b" or any(each.findings.raw_parts for each in operands)
 
 
 class _Access(IntEnum):

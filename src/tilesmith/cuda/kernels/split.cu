@@ -11,7 +11,11 @@
 // (MN-major), and lie one behind the other along K.
 //
 // Every value is read once. So the scale comes from a sample of the row: it need not be the best one, since values up
-// to 2^7 times the largest of the sample fit, and the census sees whether they do.
+// to 2^6 times the largest of the sample fit, and the census sees whether they do.
+//
+// Tensor cores cut off what does not fit, so every sum of theirs is too small, by 2^-23 of itself on average. The
+// factors that undo the scales make up for that: those of one operand (`makes_up`) are larger by as much. Not those of
+// rows whose sample has no more than 16 bits: sums of such numbers, as of integers, may be exact, and then stay so.
 //
 // A block takes a few rows and all of K. Where K is long it is cut into slabs, with blocks of their own, which count
 // for themselves.
@@ -76,13 +80,14 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       return;
     special = *p.verdict == Verdict::special;
   }
-  split_operand<Strip<plan::a_source, plan::a_planes, plan::a_mn_major, static_cast<Access>(plan::a_access),
-                      plan::a_rows, plan::a_slabs, plan::finds_extents, plan::a_parts, plan::a_is_raw>>(
-      p.operands[0], shared, special);
+  split_operand<
+      Strip<plan::a_source, plan::a_planes, plan::a_mn_major, static_cast<Access>(plan::a_access), plan::a_rows,
+            plan::a_slabs, plan::finds_extents, plan::a_makes_up, plan::a_parts, plan::a_is_raw>>(p.operands[0], shared,
+                                                                                                  special);
   if constexpr (plan::operands > 1)
     split_operand<Strip<plan::b_source, plan::b_planes, plan::b_mn_major, static_cast<Access>(plan::b_access),
-                        plan::b_rows, plan::b_slabs, plan::finds_extents>>(p.operands[plan::operands - 1], shared,
-                                                                           special);
+                        plan::b_rows, plan::b_slabs, plan::finds_extents, plan::b_makes_up>>(
+        p.operands[plan::operands - 1], shared, special);
 }
 
 }  // namespace tilesmith

@@ -28,11 +28,4 @@ __device__ __forceinline__ unsigned half_pair_add(unsigned x, unsigned y) {
   return z;
 }
 
-// 1 where x >= y, and 0 elsewhere.
-__device__ __forceinline__ unsigned half_pair_at_least(unsigned x, unsigned y) {
-  unsigned z;
-  asm("set.ge.f16x2.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-}
-
 }  // namespace tilesmith::ptx

@@ -41,11 +41,4 @@ inline std::uint32_t half_pair_add(std::uint32_t x, std::uint32_t y) {
       x, y, [](std::uint16_t p, std::uint16_t q) { return float_to_half(half_to_float(p) + half_to_float(q)); });
 }
 
-// 1 where x >= y, and 0 elsewhere.
-inline std::uint32_t half_pair_at_least(std::uint32_t x, std::uint32_t y) {
-  return on_each_half(x, y, [](std::uint16_t p, std::uint16_t q) {
-    return static_cast<std::uint16_t>(half_to_float(p) >= half_to_float(q) ? 0x3c00 : 0);
-  });
-}
-
 }  // namespace tilesmith::emulator

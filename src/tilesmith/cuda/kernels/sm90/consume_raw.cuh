@@ -50,14 +50,11 @@ __device__ __forceinline__ void consume_raw(const Parameters& p, Shared& shared,
       auto even = products.split_ahead();
       for (int k = 1; k < work.k_steps; k += 2) {
         products.start(even);
-        products.rows.end_step(k);
         auto odd = products.split_ahead();
         products.finish(even);
         results.add(products.sum);
         products.start(odd);
-        const bool more = k + 1 < work.k_steps;
-        products.rows.end_step(k + 1);
-        if (more)
+        if (k + 1 < work.k_steps)
           even = products.split_ahead();
         products.finish(odd);
         results.add(products.sum);

@@ -133,8 +133,8 @@ class Task {
 
   // What a thread counts of its rows.
   struct Tally {
-    unsigned peak[own_rows];  // of the finite values as they are
-    unsigned large[own_rows];
+    unsigned peak[own_rows];   // of the finite values as they are
+    unsigned large[own_rows];  // in 32nds
     unsigned lossy[own_rows];
     bool special;  // an infinity or a NaN
     // Of the last few steps, as pairs of float16.
@@ -171,6 +171,7 @@ class Task {
       shared.large[parity][threadIdx.x] = 0;
       shared.lossy[parity][threadIdx.x] = 0;
       shared.sample[parity][threadIdx.x] = 0;
+      shared.fine[parity][threadIdx.x] = 0;
       if (threadIdx.x == 0)
         shared.strip_sample[parity] = 0;
       if (Strip::finds_extents && threadIdx.x == 0)
@@ -189,9 +190,10 @@ class Task {
     return static_cast<int>((2 * (which - edge) + 1LL) * depth / (2 * spread));
   }
 
-  // Finds the largest of a few values of each row.
+  // Finds the largest of a few values of each row, and whether one of them has more than 16 bits.
   __device__ __forceinline__ void sample(Shared& shared, int parity) const {
-    unsigned most[own_rows] = {};
+    constexpr unsigned past_16_bits = 0xff;
+    unsigned most[own_rows] = {}, fine[own_rows] = {};
     const int which = mn_major ? line_ : in_line_;
     if (which < Strip::samples) {
       const Source* at = from_ + (sampled_k(which, o_.depth) - first_k_ - own_k()) * o_.k_stride;
@@ -200,6 +202,7 @@ class Task {
         if (first_row_ + row_ + j < o_.rows) {
           const unsigned size = size_of(widen<float>(at[j * o_.row_stride]));
           most[j] = size < infinity ? size : 0;
+          fine[j] = most[j] & past_16_bits;
         }
     }
     const auto larger = [](unsigned a, unsigned b) { return max(a, b); };
@@ -207,6 +210,8 @@ class Task {
       atomicMax(at, value);
       atomicMax(&shared.strip_sample[parity], value);
     });
+    if constexpr (Strip::makes_up)
+      share(fine, shared.fine[parity], larger, [](unsigned* at, unsigned value) { atomicMax(at, value); });
   }
 
   // A row whose sample is all zeros has its neighbours' scale.
@@ -215,8 +220,11 @@ class Task {
   }
 
   __device__ __forceinline__ void keep_factors(const Shared& shared, int parity) const {
-    if (threadIdx.x < Strip::rows && first_row_ + static_cast<int>(threadIdx.x) < o_.rows)
-      o_.factors[scales_ + threadIdx.x] = power_of_two(-scale_exponent(sampled(shared, parity, threadIdx.x)));
+    if (threadIdx.x < Strip::rows && first_row_ + static_cast<int>(threadIdx.x) < o_.rows) {
+      const float factor = power_of_two(-scale_exponent(sampled(shared, parity, threadIdx.x)));
+      const bool makes_up = Strip::makes_up && shared.fine[parity][threadIdx.x];
+      o_.factors[scales_ + threadIdx.x] = makes_up ? factor * 0x1.000002p0f : factor;
+    }
   }
 
   // The exponent of two that undoes the scale of a row's wide planes, from what the parts of K found, each for itself.
@@ -318,8 +326,7 @@ class Task {
     for (int i = 0; i < vector / 2; ++i) {
       size[i] = ptx::half_pair_absolute(planes[0].element[i]);
       tally.peak_pairs[i] = ptx::half_pair_max_or_nan(tally.peak_pairs[i], size[i]);
-      tally.large_pairs[i] =
-          ptx::half_pair_add(tally.large_pairs[i], ptx::half_pair_at_least(size[i], Census::large_pair));
+      tally.large_pairs[i] = ptx::half_pair_add(tally.large_pairs[i], ptx::half_pair_min(size[i], Census::large_pair));
     }
     const unsigned least = ptx::half_pair_min(size[0], size[1]);
     if (min(least & 0xffff, least >> 16) < safe_half<Strip::planes>) {
@@ -391,7 +398,7 @@ class Task {
     if (peak == 0 && Strip::slabs == 1)
       return;  // a row of zeros is exact
     const float scaled_peak = __uint_as_float(peak) * power_of_two(scale_exponent(sample));
-    atomicMin(&shared.census.least_large, shared.large[parity][row]);
+    atomicMin(&shared.census.least_large, shared.large[parity][row] / Census::large);
     atomicMax(&shared.census.most_lossy, shared.lossy[parity][row]);
     atomicMax(&shared.census.peak, __float_as_int(scaled_peak));
     if (scaled_peak >= 65504.0f)

@@ -48,9 +48,10 @@ static_assert(sizeof(Parameters) == plan::parameter_bytes);
 struct Shared {
   // Two of each, for tasks that follow each other.
   unsigned peak[2][most_rows];
-  int large[2][most_rows];
+  int large[2][most_rows];  // in 32nds
   int lossy[2][most_rows];
   unsigned sample[2][most_rows];  // the largest value of the row's sample, as bits
+  unsigned fine[2][most_rows];    // not zero if a value of it has more than 16 bits
   unsigned strip_sample[2];
   Census census;
   Extent extent[2];
@@ -66,8 +67,9 @@ enum class Access {
 // How the threads of a block share a strip of rows.
 //
 // `parts` of K have been counted apart: its slabs, or more of them where the product counts (`for_scales`).
+// `makes_up`: see split.cu.
 template <typename Source_, int planes_, bool mn_major_, Access access_, int rows_, int slabs_, bool finds_extents_,
-          int parts_ = slabs_, bool for_scales_ = false>
+          bool makes_up_, int parts_ = slabs_, bool for_scales_ = false>
 struct Strip {
   using Source = Source_;
   static constexpr int planes = planes_;
@@ -75,6 +77,7 @@ struct Strip {
   static constexpr Access access = access_;
   static constexpr int rows = rows_, slabs = slabs_, parts = parts_;
   static constexpr bool finds_extents = finds_extents_;
+  static constexpr bool makes_up = makes_up_;
   static constexpr bool for_scales = for_scales_;
   static constexpr int lanes = mn_major ? rows / vector : plan::threads / rows;  // side by side along a line
   static constexpr int lines = plan::threads / lanes;                            // at once

@@ -11,8 +11,5 @@ __device__ __forceinline__ unsigned half_pair_max_or_nan(unsigned x, unsigned y)
   return emulator::half_pair_max_or_nan(x, y);
 }
 __device__ __forceinline__ unsigned half_pair_add(unsigned x, unsigned y) { return emulator::half_pair_add(x, y); }
-__device__ __forceinline__ unsigned half_pair_at_least(unsigned x, unsigned y) {
-  return emulator::half_pair_at_least(x, y);
-}
 
 }  // namespace tilesmith::ptx
