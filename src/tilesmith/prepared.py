@@ -10,21 +10,21 @@ from tilesmith import accuracy as accuracies
 from tilesmith import device as devices
 from tilesmith.epilogue import Epilogue
 from tilesmith.errors import ColdCaptureError
-from tilesmith.jit import cache, driver, source
+from tilesmith.jit import cache, driver, source, workspaces
+from tilesmith.jit.repeats import Repeats
 from tilesmith.plan import Kernel, Plan
 from tilesmith.planner import choose, is_possible, packing
 from tilesmith.problem import Problem, contiguous_strides, is_mixed
 
 _TWO_FLOATS: Final = struct.Struct("<2f")
 _EIGHT_BYTES: Final = struct.Struct("<q")
+_NO_EPILOGUE: Final = Epilogue()
+_TWO_ONES: Final[int] = _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(1.0, 1.0))[0]
 
 PackedPair = tuple[torch.Tensor | None, torch.Tensor | None]  # what `pack` made of a and b
 
 _MOST_PREPARED: Final = 8192  # shapes kept ready; past that all are planned anew, which compiles nothing
-
-# torch.empty_strided on the current device, without its microseconds of argument parsing: what torch's own compiled
-# code allocates with.
-_empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
+_SHORT_CYCLES: Final = 200_000.0  # a GPU that is busy for longer does not wait for the host
 
 
 def multiply(
@@ -117,7 +117,17 @@ def pack(tensor: torch.Tensor, accuracy: accuracies.Accuracy, *, first: bool) ->
 class Prepared:
     """A plan whose kernels are loaded on one GPU. Call it with operands like those it was planned for."""
 
-    __slots__ = ("_device_index", "_functions", "_idle", "_out_layout", "_workspace_layout", "plan")
+    __slots__ = (
+        "_device_index",
+        "_functions",
+        "_idle",
+        "_is_short",
+        "_out_layout",
+        "_recorded",
+        "_repeats",
+        "_workspace_bytes",
+        "plan",
+    )
 
     def __init__(self, plan: Plan, device_index: int, functions: tuple[driver.Function, ...]) -> None:
         problem = plan.problem
@@ -125,8 +135,11 @@ class Prepared:
         self._functions = functions  # one for each stage; none if there is nothing to compute
         self._device_index = device_index
         self._out_layout = (problem.out_shape, contiguous_strides(problem.out_shape), problem.out.dtype)
-        self._workspace_layout = ((plan.workspace_bytes,), (1,), torch.uint8)
+        self._workspace_bytes = plan.workspace_bytes
         self._idle: list[tuple[driver.Launch, ...]] = []
+        self._is_short = plan.cost.cycles < _SHORT_CYCLES and plan.workspace_bytes <= workspaces.LENT_BYTES
+        self._repeats: Repeats[driver.Recording] = Repeats()
+        self._recorded = self._repeats.recorded
 
     def __call__(
         self,
@@ -140,11 +153,17 @@ class Prepared:
             with torch.cuda.device(self._device_index):
                 return self(a, b, out, packed, epilogue)
         if out is None:
-            out = _empty_strided_cuda(*self._out_layout)
+            out = workspaces.empty_strided(*self._out_layout)
         if not self._functions:
             return out
-        # The workspace may go back to torch's allocator at once: later work on this stream comes after ours.
-        workspace = _empty_strided_cuda(*self._workspace_layout) if self.plan.workspace_bytes else None
+        stream = torch._C._cuda_getCurrentRawStream(self._device_index)
+        is_short = self._is_short and not torch._C._cuda_isCurrentStreamCapturing()
+        workspace = None
+        if self._workspace_bytes:
+            if is_short:
+                workspace = workspaces.borrow(self._device_index, stream)
+            else:
+                workspace = workspaces.new(self._workspace_bytes)
         buffers: tuple[int, ...] = (
             a.data_ptr(),
             b.data_ptr(),
@@ -152,28 +171,49 @@ class Prepared:
             0 if workspace is None else workspace.data_ptr(),
         )
         if packed is not None or epilogue is not None:
-            buffers += tuple(0 if each is None else each.data_ptr() for each in packed or (None, None))
-        if epilogue is not None:
-            added = (0 if each is None else each.data_ptr() for each in (epilogue.bias, epilogue.residual))
-            buffers += (*added, factors(epilogue))
+            a_packed, b_packed = packed or (None, None)
+            bias, _, residual, scale, residual_scale = epilogue or _NO_EPILOGUE
+            buffers += (
+                0 if a_packed is None else a_packed.data_ptr(),
+                0 if b_packed is None else b_packed.data_ptr(),
+                0 if bias is None else bias.data_ptr(),
+                0 if residual is None else residual.data_ptr(),
+                _TWO_ONES if scale == 1 == residual_scale else eight_bytes(scale, residual_scale),
+            )
+        if not is_short:
+            self._launch(stream, buffers)
+            return out
+        recording = self._recorded.pop(buffers, None)
+        if recording is None:
+            self._launch(stream, buffers)
+            self._repeats.note(buffers, self._recording_of)
+        else:
+            recording(stream, self._device_index)
+            self._recorded[buffers] = recording
+        if workspace is not None:
+            workspaces.give_back(self._device_index, stream, workspace)
+        return out
+
+    def _launch(self, stream: int, buffers: tuple[int, ...]) -> None:
         # A launch has one argument buffer. Taking it off the list, which is atomic, makes it ours.
         try:
             launches = self._idle.pop()
         except IndexError:
             launches = self._new_launches()
-        stream = torch._C._cuda_getCurrentRawStream(self._device_index)
         for launch in launches:
             launch(stream, self._device_index, buffers)
         self._idle.append(launches)
-        return out
+
+    def _recording_of(self, buffers: tuple[int, ...]) -> driver.Recording:
+        return driver.Recording(self._new_launches(), self._device_index, buffers)
 
     def _new_launches(self) -> tuple[driver.Launch, ...]:
         return tuple(map(driver.Launch, self._functions, self.plan.stages))
 
 
-def factors(epilogue: Epilogue) -> int:
-    """The eight bytes of both."""
-    return _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(epilogue.scale, epilogue.residual_scale))[0]  # type: ignore[no-any-return]
+def eight_bytes(*factors: float) -> int:
+    """Of the two factors of an epilogue."""
+    return _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(*factors))[0]  # type: ignore[no-any-return]
 
 
 def prepare(plan: Plan, device_index: int) -> Prepared:

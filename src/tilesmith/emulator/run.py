@@ -7,7 +7,7 @@ import torch
 from tilesmith.emulator import launch
 from tilesmith.epilogue import Epilogue
 from tilesmith.plan import Buffer, Plan
-from tilesmith.prepared import factors
+from tilesmith.prepared import eight_bytes
 from tilesmith.problem import contiguous_strides
 
 _POISON = 0xFF  # of memory that nobody has written: NaNs
@@ -46,7 +46,7 @@ def run(
     if packed[1] is not None:
         buffers["b_packed"] = _memory(packed[1])
     if epilogue is not None:
-        buffers["factors"] = launch.Memory(factors(epilogue), 0, 0)
+        buffers["factors"] = launch.Memory(eight_bytes(epilogue.scale, epilogue.residual_scale), 0, 0)
         if epilogue.bias is not None:
             buffers["bias"] = _memory(epilogue.bias)
         if epilogue.residual is not None:

@@ -2,6 +2,8 @@
 
 import ctypes
 import struct
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -78,12 +80,68 @@ class Launch:
         _pack_address(self._config, _STREAM_OFFSET, stream)
         status = self._launch(*self._call)
         if status != 0:
-            driver = _driver()
-            if status == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-                # A thread that has made no CUDA call yet has no current context.
-                _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
-                status = self._launch(*self._call)
-            _check(driver, driver.CUresult(status))
+            _recover(status, device_index, self._launch, *self._call)
+
+
+class Recording:
+    """Launches with their buffers, one after the other, as a CUDA graph: for the host they are one launch."""
+
+    __slots__ = ("_graph", "_handle", "_launch", "used")
+
+    def __init__(self, launches: Sequence[Launch], device_index: int, buffers: tuple[int, ...]) -> None:
+        driver = _driver()
+        self._launch = _launch_graph()
+        _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+        # Nothing here concerns a capture that another thread is at.
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        previous = _check(driver, *driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            with _recording:
+                stream = _recording_stream(device_index)
+                _check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
+                try:
+                    for launch in launches:
+                        launch(int(stream), device_index, buffers)
+                finally:
+                    graph = _check(driver, *driver.cuStreamEndCapture(stream))
+            self._graph = _check(driver, *driver.cuGraphInstantiate(graph, 0))
+            _check(driver, *driver.cuGraphDestroy(graph))
+        finally:
+            _check(driver, *driver.cuThreadExchangeStreamCaptureMode(previous))
+        self._handle = int(self._graph)
+        self.used = True  # from time to time asked for, and then reset
+
+    def __call__(self, stream: int, device_index: int) -> None:
+        """Launches on a stream of the GPU, which must not be capturing."""
+        self.used = True
+        status = self._launch(self._handle, stream)
+        if status != 0:
+            _recover(status, device_index, self._launch, self._handle, stream)
+
+    def destroy(self) -> None:
+        """What is under way goes on."""
+        driver = _driver()
+        _check(driver, *driver.cuGraphExecDestroy(self._graph))
+
+
+_recording = threading.Lock()
+
+
+@cache
+def _recording_stream(device_index: int) -> Any:
+    """Where launches are captured, of the GPU whose context is current."""
+    driver = _driver()
+    return _check(driver, *driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+
+def _recover(status: int, device_index: int, launch: Any, *arguments: int) -> None:
+    """After a launch that failed: raises, unless all that was missing is a context. A thread that has made no CUDA
+    call yet has none."""
+    driver = _driver()
+    if status == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+        _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+        status = launch(*arguments)
+    _check(driver, driver.CUresult(status))
 
 
 # CUlaunchConfig: the grid, the block, the bytes of shared memory; the stream; the attributes and their count. And
@@ -103,12 +161,20 @@ def _attributes(stage: Stage) -> bytes:
     return b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
 
 
-@cache
 def _launch_kernel() -> Any:
-    """cuLaunchKernelEx of the driver itself, for arguments that lie ready in memory: its bindings convert them, and
-    what it returns, for every launch."""
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
-    function.argtypes = [ctypes.c_void_p] * 4
+    return _raw("cuLaunchKernelEx", 4)
+
+
+def _launch_graph() -> Any:
+    return _raw("cuGraphLaunch", 2)
+
+
+@cache
+def _raw(name: str, arguments: int) -> Any:
+    """A function of the driver itself, whose arguments lie ready: its bindings convert them, and what it returns, for
+    every call."""
+    function = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    function.argtypes = [ctypes.c_void_p] * arguments
     function.restype = ctypes.c_int
     return function
 
