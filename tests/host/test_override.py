@@ -16,8 +16,9 @@ import tilesmith
 from tilesmith.device import named
 from tilesmith.errors import ColdCaptureError
 from tilesmith.overriding.operators import NAMES
-from tilesmith.overriding.routes import Addition, Routes, _slower
+from tilesmith.overriding.routes import Routes
 from tilesmith.overriding.settings import Settings
+from tilesmith.overriding.torchs import torch_is_faster
 from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -260,9 +261,35 @@ def test_cuda_cores_do_not_take_what_tensor_cores_do(
     gpu: str, dtype: torch.dtype, accuracy: str, is_left: bool
 ) -> None:
     a = torch.empty(1024, 1024, dtype=dtype, device="meta")
-    reason = _slower(choose(Problem.of(a, a, accuracy=accuracy), named(gpu)))  # type: ignore[arg-type]
+    reason = torch_is_faster(choose(Problem.of(a, a, accuracy=accuracy), named(gpu)))  # type: ignore[arg-type]
     assert (reason is not None) == is_left
     assert reason is None or reason.endswith("has no tensor cores, and torch has")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ((4096, 4096), (4096, 4096), None),
+        ((16, 4096, 4096), (16, 4096, 4096), None),
+        ((8191, 4096), (4096, 8191), None),  # torch is slow, too
+        ((38, 2848, 2), (38, 2, 403), "lines that are not aligned"),
+        ((8, 7, 2), (8, 2, 403), None),  # too small to matter
+        ((7683, 6774), (6774, 2), "to be realigned"),
+        ((8192, 4096), (4096, 4), None),  # aligned as it is
+        ((112, 488, 1464), (112, 1464, 280), "do not fill our tiles"),
+        ((64, 1024, 1024), (64, 1024, 1024), None),
+    ],
+)
+def test_16_bit_products_that_torch_does_faster_are_left_to_it(
+    a: tuple[int, ...], b: tuple[int, ...], reason: str | None
+) -> None:
+    def left(dtype: torch.dtype) -> str | None:
+        operands = (torch.empty(shape, dtype=dtype, device="meta") for shape in (a, b))
+        return torch_is_faster(choose(Problem.of(*operands), named("h200")))
+
+    found = left(torch.bfloat16)
+    assert found is None if reason is None else found is not None and reason in found
+    assert left(torch.float32) is None
 
 
 def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goes_to_torch(
@@ -287,7 +314,7 @@ def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goe
     assert run is torch.mm and prepared == ["thin"]
     assert routes.find("mm", A.clone(), B.clone()) == (run, tally)
     assert prepared == ["thin"]
-    assert routes.find("addmm", A, B, None, None, Addition(C, 1, 1))[1] is not tally
+    assert routes.find("addmm", A, B, None, None, (C, 1, 1))[1] is not tally
     assert prepared == ["thin", "thin"]
 
 

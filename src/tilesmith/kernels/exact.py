@@ -128,8 +128,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     )
     finish_at = len(arguments)
     arguments += finish.arguments(p.finish, len(p.batch), fastest_first=True)
-    # Copies of single values are many, and each has an address.
-    blocks_per_sm = tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - 1
+    blocks_per_sm = _blocks_per_sm(tile, a, b)
     constants: dict[str, Constant] = {
         "tile_m": tile.m,
         "tile_n": tile.n,
@@ -196,19 +195,26 @@ class _Lines:
         return cls(along_k, aligned_lines(matrix if along_k else matrix.transposed))
 
 
+def _blocks_per_sm(tile: Tile, a: _Lines, b: _Lines) -> int:
+    # Copies of single values are many, and each has an address.
+    return tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - 1
+
+
 def _cost(problem: Problem, device: Device, tile: Tile) -> Cost:
     """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
     blocks = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches
     on_an_sm = math.ceil(blocks / device.sm_count)
     depth = math.ceil(problem.k / _MMA[2]) * _MMA[2]
 
-    scalar = sum(not _Lines.of(matrix).aligned for matrix in (problem.a, problem.b.transposed))
+    a, b = _Lines.of(problem.a), _Lines.of(problem.b.transposed)
+    at_once = min(on_an_sm, _blocks_per_sm(tile, a, b))
+    scalar = (not a.aligned) + (not b.aligned)
     busy = min(blocks / device.sm_count, 1.0)
     load_rate = (_LOAD * busy + _LOAD_ALONE * (1 - busy)) * (1 - (1 - _SCALAR_LOAD) * scalar / 2)
     multiply = tile.m * tile.n / _MULTIPLY
     convert = (tile.m * tile.warps_n + tile.n * tile.warps_m) / _CONVERT
     load = (tile.m + tile.n) * 4 / load_rate
-    share = 1.0 if on_an_sm > 1 else _ALONE
+    share = 1.0 if at_once > 1 else _ALONE
     work = depth * max(multiply / share, convert / share, load) + _STORE * tile.m * tile.n
     working = math.ceil(on_an_sm / tile.blocks_per_sm) * _BLOCK + on_an_sm * work
     moving = 4 * problem.batches * (problem.m * problem.n + (problem.m + problem.n) * problem.k) / _MEMORY

@@ -35,7 +35,7 @@ class _Rates:
     tile: float
     store_by_tma: float  # of an element
     store_by_threads: float
-    store_unevenly: float  # more of those, where a tile's width is no multiple of 32
+    store_unevenly: float  # more of those, where a tile's width is no multiple of 32, or of 64 for 16-bit results
     store_partial: float
     last_store: float  # no later tile hides it
     # A launch.
@@ -65,7 +65,7 @@ _SINGLE: Final = _Rates(
     tile=1000.0,
     store_by_tma=0.08,
     store_by_threads=0.45,
-    store_unevenly=0.0,
+    store_unevenly=0.4,
     store_partial=0.33,
     last_store=0.042,
     start=6800.0,
@@ -107,6 +107,7 @@ _PLANES: Final = _Rates(
 _CLOCKS_OF_A_COLUMN: Final = 0.5  # of a product of 64 x n x 16
 _SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where lines of B in shared memory are short
 _SHARE_OF_ODD_WIDTHS: Final = 0.965  # where columns of B are loaded and not used
+_STORE_SHORT_LINES: Final = 0.045  # more, of 16-bit results in chunks of 32 columns instead of 64
 _STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
 _TIMER: Final = 6000.0  # what the timings had of their own
 _REALIGN: Final = 7760.0
@@ -225,6 +226,8 @@ def _end_of_tile(work: Work, rates: _Rates) -> float:
     if work.reduced:
         return rates.store_partial * elements
     if not work.stored_by_threads:
-        return rates.tile + rates.store_by_tma * elements
-    uneven = rates.store_unevenly if work.tile_n % 32 else 0.0
+        # Chunks of the last tile leave between the steps of this one; where these are few, short lines show.
+        has_short_lines = work.planes == 1 and work.tile_n % 64 and work.steps < work.tile_n // 32
+        return rates.tile + (rates.store_by_tma + (_STORE_SHORT_LINES if has_short_lines else 0.0)) * elements
+    uneven = rates.store_unevenly if work.tile_n % (64 if work.planes == 1 else 32) else 0.0
     return rates.tile + (rates.store_by_threads + uneven) * elements

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -15,6 +15,7 @@ from tilesmith.epilogue import Epilogue
 from tilesmith.errors import ColdCaptureError
 from tilesmith.overriding.settings import Settings
 from tilesmith.overriding.tallies import Tally, Where, tally
+from tilesmith.overriding.torchs import torch_is_faster
 from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -24,44 +25,30 @@ Route = tuple[Run | None, Tally]  # who multiplies, or None for torch; and who c
 
 _MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are decided anew
 _TAKEN: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+ONE: Final = 1  # what factors are as a rule; others that are equal to it take the longer way
 _WIDER: Final = (torch.float16, torch.bfloat16)  # have a float32 result if it is asked for
 
 shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
-class Addition(NamedTuple):
-    """What `addmm` makes of a product: `beta * c + alpha * product`."""
+# What `addmm` makes of a product: c, beta and alpha of `beta * c + alpha * product`.
+Addition = tuple[torch.Tensor, Any, Any]
 
-    c: torch.Tensor
-    beta: Any
-    alpha: Any
 
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """All of it that decides who multiplies, and how."""
-        c, beta, alpha = self
-        is_real = type(beta) is not complex and type(alpha) is not complex
-        return (
-            c.shape,
-            c.stride(),
-            c.dtype,
-            c.data_ptr() & 15,
-            c.get_device(),
-            beta == 0,
-            beta == 1,
-            alpha == 1,
-            is_real,
-        )
+def epilogue_of(addition: Addition) -> Epilogue:
+    """A beta of 0 ignores c, NaNs included, as in torch. A row that is added to all of them is a bias."""
+    c, beta, alpha = addition
+    if beta == 1:
+        is_row = c.dim() == 1 and c.numel() > 1
+        return Epilogue(c, None, None, alpha) if is_row else Epilogue(None, None, c, alpha)
+    return Epilogue(scale=alpha) if beta == 0 else Epilogue(None, None, c, alpha, beta)
 
-    @property
-    def epilogue(self) -> Epilogue:
-        """A beta of 0 ignores c, NaNs included, as in torch. A row that is added to all of them is a bias."""
-        c, beta, alpha = self
-        if beta == 0:
-            return Epilogue(scale=alpha)
-        if beta == 1 and c.dim() == 1 and c.shape[0] > 1:
-            return Epilogue(c, None, None, alpha)
-        return Epilogue(None, None, c, alpha, beta)
+
+def _kind_of(factor: Any) -> str:
+    """All of a factor that decides who multiplies, and how."""
+    if type(factor) is complex:
+        return "complex"
+    return "0" if factor == 0 else "1" if factor == 1 else "any"
 
 
 class Routes:
@@ -88,7 +75,6 @@ class Routes:
             operator,
             self._situation(),
             out_dtype,
-            None if addition is None else addition.kind,
             a.shape,
             a.stride(),
             a.dtype,
@@ -100,6 +86,11 @@ class Routes:
             b.data_ptr() & 15,
             b.get_device(),
         )
+        if addition is not None:
+            c, beta, alpha = addition
+            key += (c.shape, c.stride(), c.dtype, c.data_ptr() & 15, c.get_device())
+            if beta is not ONE or alpha is not ONE:
+                key += (_kind_of(beta), _kind_of(alpha))
         if out is not None:
             shares = shares_memory(out, a) or shares_memory(out, b)
             key += (out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device(), shares)
@@ -159,13 +150,13 @@ class Routes:
         if device is None:
             return None, "on the CPU, outside of tilesmith.emulate"
         accuracy = accuracies.resolve(self.settings.accuracy)
-        epilogue = None if addition is None else addition.epilogue
+        epilogue = None if addition is None else epilogue_of(addition)
         problem = Problem.of(a, b, accuracy=accuracy, out_dtype=out_dtype, out=out, epilogue=epilogue)
         reason = self.settings.leaves_problem(problem)
         if reason is not None:
             return None, reason
         plan = choose(problem, device)
-        reason = _slower(plan)
+        reason = torch_is_faster(plan)
         return (self.runner(plan, a), plan.name) if reason is None else (None, reason)
 
 
@@ -244,15 +235,3 @@ def _unfit_out(
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         return "an out that overlaps itself"
     return None
-
-
-def _slower(plan: Plan) -> str | None:
-    """Why torch should be faster: where we have only the CUDA cores and it has tensor cores."""
-    problem, capability = plan.problem, plan.device.capability
-    if not plan.name.startswith("simt"):
-        return None
-    if problem.a.dtype == torch.float32 and problem.accuracy != "tf32":
-        return None
-    if problem.a.dtype != torch.float16 and capability < (8, 0):
-        return None  # before Ampere, tensor cores had float16 alone
-    return f"{plan.name} has no tensor cores, and torch has"
