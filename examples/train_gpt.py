@@ -8,9 +8,9 @@ which compile kernels, are not in the medians. Attention is `scaled_dot_product_
 own kernel in all runs.
 
 How far may losses be from torch's? As far as torch's are from each other. But run again, torch may well add the same
-numbers in the same order, and find the same bits. So it trains twice more with the rows of each batch in another order.
-That is the same mean of the same losses, and the same gradient, of sums in another order: what is left is rounding.
-A run in float64 shows who is closer to the loss that exact arithmetic has.
+numbers in the same order, and find the same bits. So it trains twice more on the same sums in another order: words,
+features, heads and units are shuffled, and the sequences of a batch. In exact arithmetic these are the same losses:
+what is left is rounding. A run in float64 shows who is closer to the loss that exact arithmetic has.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -153,6 +152,40 @@ def as_they_are(rows: torch.Tensor) -> torch.Tensor:
     return rows
 
 
+@torch.no_grad()
+def shuffled(model: GPT, seed: int) -> tuple[GPT, Reorder]:
+    """The same function of other names for the words, with all that it sums over in another order; and what makes of a
+    batch the same batch for it, with its sequences in another order."""
+    random = torch.Generator().manual_seed(seed)
+    model = deepcopy(model)
+    words, width = model.tokens.weight.shape
+    features = torch.randperm(width, generator=random)
+
+    def reorder(layer: nn.Linear | nn.LayerNorm, outputs: torch.Tensor, inputs: torch.Tensor | None = None) -> None:
+        layer.weight.copy_(layer.weight[outputs] if inputs is None else layer.weight[outputs][:, inputs])
+        layer.bias.copy_(layer.bias[outputs])
+
+    for layer in model.modules():
+        if not isinstance(layer, Layer):
+            continue
+        heads = torch.arange(width).unflatten(0, (layer.heads, -1))
+        heads = heads[torch.randperm(layer.heads, generator=random)]
+        heads = heads[:, torch.randperm(heads.shape[1], generator=random)].flatten()
+        units = torch.randperm(layer.up.out_features, generator=random)
+        for norm in (layer.before_attention, layer.before_mlp):
+            reorder(norm, features)
+        reorder(layer.qkv, torch.cat([heads, heads + width, heads + 2 * width]), features)
+        reorder(layer.gather, features, heads)
+        reorder(layer.up, units, features)
+        reorder(layer.down, features, units)
+    reorder(model.last, features)
+    model.positions.weight.copy_(model.positions.weight[:, features])
+    old_words = torch.randperm(words, generator=random)
+    model.tokens.weight.copy_(model.tokens.weight[old_words][:, features])
+    new_words = old_words.argsort()
+    return model, lambda sequences: new_words.to(sequences.device)[sequences.flip(0)]
+
+
 def largest_difference(one: list[float], other: list[float]) -> float:
     return max(abs(x - y) for x, y in zip(one, other, strict=True))
 
@@ -180,7 +213,7 @@ def main() -> None:
     defaults = Recipe()
     parser = argparse.ArgumentParser(description="A transformer of GPT-2's small size, trained in float32.")
     parser.add_argument("--steps", type=int, default=defaults.steps)
-    parser.add_argument("--batch", type=int, default=defaults.batch, help="sequences of a step; 3 or more")
+    parser.add_argument("--batch", type=int, default=defaults.batch, help="sequences of a step; 2 or more")
     parser.add_argument("--context", type=int, default=defaults.context)
     parser.add_argument("--layers", type=int, default=defaults.layers)
     parser.add_argument("--plot", type=Path, help="a PNG to write the losses to")
@@ -197,16 +230,18 @@ def main() -> None:
         parameters = sum(each.numel() for each in initial.parameters())
         print(f"{machine(on)}: {parameters:,} parameters, {recipe.batch} x {recipe.context} tokens a step")
 
-        def training(way: Way, reorder: Reorder = as_they_are, dtype: torch.dtype = torch.float32) -> Training:
-            return Training(deepcopy(initial).to(on, dtype), recipe.learning_rate, way, reorder)
+        def training(
+            way: Way, model: GPT = initial, reorder: Reorder = as_they_are, dtype: torch.dtype = torch.float32
+        ) -> Training:
+            return Training(deepcopy(model).to(on, dtype), recipe.learning_rate, way, reorder)
 
         exact = training(torchs_fp32, dtype=torch.float64)
         for batch in batches:
             exact.step(batch)
         runs = {
             "torch fp32": training(torchs_fp32),
-            "torch fp32, rows reversed": training(torchs_fp32, partial(torch.flip, dims=(0,))),
-            "torch fp32, rows rotated": training(torchs_fp32, partial(torch.roll, shifts=1, dims=0)),
+            "torch fp32, shuffled": training(torchs_fp32, *shuffled(initial, seed=1)),
+            "torch fp32, shuffled again": training(torchs_fp32, *shuffled(initial, seed=2)),
             "tilesmith": training(ours),
         }
         if on.type == "cuda":
