@@ -117,6 +117,7 @@ def test_threads_on_one_stream() -> None:
 
 def test_what_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_MOST_RECORDED", len(repeats._all) + 2)
+    monkeypatch.setattr(repeats, "_LONG_UNUSED", 0.0)
     a, b = torch.randn(64, 65, device="cuda"), torch.randn(65, 66, device="cuda")
     outs = [torch.empty(64, 66, device="cuda") for _ in range(12)]
     for _ in range(3):

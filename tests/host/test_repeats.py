@@ -26,6 +26,7 @@ class Graph:
 @pytest.fixture(autouse=True)
 def _nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(repeats, "_all", [])
+    monkeypatch.setattr(repeats, "_LONG_UNUSED", 0.0)
     yield
 
 
@@ -82,6 +83,18 @@ def test_a_full_table_gives_up_what_is_not_used_and_nothing_else(monkeypatch: py
     launch_often(launches, (4,))
     assert set(launches.recorded) == {(1,), (4,)}
     assert [graph.is_destroyed for graph in kept.values()] == [True, False, True, True]
+
+
+def test_more_than_there_is_room_for_leaves_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that goes round and round does not drive out what it uses next."""
+    monkeypatch.setattr(repeats, "_MOST_RECORDED", 4)
+    monkeypatch.setattr(repeats, "_LONG_UNUSED", 1000.0)
+    launches: Repeats[Graph] = Repeats()
+    for _ in range(10 * repeats._COMES_OFTEN):
+        for i in range(6):
+            launch(launches, (i,))
+    assert set(launches.recorded) == {(0,), (1,), (2,), (3,)}
+    assert not any(graph.is_destroyed for graph in launches.recorded.values())
 
 
 def test_what_cannot_be_recorded_is_launched_as_before() -> None:

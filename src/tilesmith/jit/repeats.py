@@ -7,6 +7,7 @@ and memory of the GPU: so it is done only with what comes often, and as long as 
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tilesmith.errors import DriverError
@@ -14,6 +15,7 @@ from tilesmith.errors import DriverError
 _COMES_OFTEN: Final = 16  # times
 _MOST_COUNTED: Final = 1024  # of one kind of launches; past that all are counted anew
 _MOST_RECORDED: Final = 256  # in all, of 100 KB each
+_LONG_UNUSED: Final = 10.0  # seconds, of what may be given up: more than a step of a program takes
 
 Buffers = tuple[int, ...]
 
@@ -63,12 +65,15 @@ class Repeats(Generic[Recording]):
 
 _lock = threading.Lock()
 _all: list[tuple[Repeats[Any], Buffers]] = []
+_last_look = monotonic()  # for what is not used
 
 
 def _there_is_room() -> bool:
-    """Once there is none, gives up what was not used since the last time that there was none."""
-    if len(_all) >= _MOST_RECORDED:
+    """Once there is none, gives up from time to time what was not used since the last time."""
+    global _last_look
+    if len(_all) >= _MOST_RECORDED and monotonic() - _last_look >= _LONG_UNUSED:
         _all[:] = [each for each in _all if not _is_given_up(*each)]
+        _last_look = monotonic()
     return len(_all) < _MOST_RECORDED
 
 
