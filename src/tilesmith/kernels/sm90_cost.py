@@ -107,6 +107,7 @@ _PLANES: Final = _Rates(
 _CLOCKS_OF_A_COLUMN: Final = 0.5  # of a product of 64 x n x 16
 _SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where lines of B in shared memory are short
 _SHARE_OF_ODD_WIDTHS: Final = 0.965  # where columns of B are loaded and not used
+_STEPS_THAT_HIDE_STORES: Final = 32  # of the next tile, by threads, where 16-bit results wait for it
 _STORE_SHORT_LINES: Final = 0.045  # more, of 16-bit results in chunks of 32 columns instead of 64
 _STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
 _TIMER: Final = 6000.0  # what the timings had of their own
@@ -229,5 +230,8 @@ def _end_of_tile(work: Work, rates: _Rates) -> float:
         # Chunks of the last tile leave between the steps of this one; where these are few, short lines show.
         has_short_lines = work.planes == 1 and work.tile_n % 64 and work.steps < work.tile_n // 32
         return rates.tile + (rates.store_by_tma + (_STORE_SHORT_LINES if has_short_lines else 0.0)) * elements
-    uneven = rates.store_unevenly if work.tile_n % (64 if work.planes == 1 else 32) else 0.0
-    return rates.tile + (rates.store_by_threads + uneven) * elements
+    if work.planes == 1:
+        is_uneven = work.tile_n % 64 != 0 and work.steps < _STEPS_THAT_HIDE_STORES
+    else:
+        is_uneven = work.tile_n % 32 != 0
+    return rates.tile + (rates.store_by_threads + (rates.store_unevenly if is_uneven else 0.0)) * elements
