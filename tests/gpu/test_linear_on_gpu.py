@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.library import opcheck
 from torch.nn import functional
-from torchs_linear import by_torch
+from torchs_linear import by_torch, ours
 
 import tilesmith
 from tilesmith import op_linear
@@ -38,17 +38,6 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.float64).to(dtype)
-
-
-def ours(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-) -> torch.Tensor:
-    return tilesmith.linear(x, weight, bias, activation=activation, residual=residual)
 
 
 def wide(tensor: torch.Tensor | None) -> torch.Tensor | None:

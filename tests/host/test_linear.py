@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torchs_linear import by_torch
+from torchs_linear import by_torch, ours
 
 import tilesmith
 from tilesmith import op, op_linear, prepared
@@ -35,17 +35,6 @@ each_addition = pytest.mark.parametrize(("has_bias", "residual_shape"), ADDED, i
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed + sum(i * s for i, s in enumerate(shape, 1)))
     return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
-
-
-def ours(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-) -> torch.Tensor:
-    return tilesmith.linear(x, weight, bias, activation=activation, residual=residual)
 
 
 Arguments = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
