@@ -10,7 +10,7 @@ from tilesmith import accuracy as accuracies
 from tilesmith import device as devices
 from tilesmith.epilogue import Epilogue
 from tilesmith.errors import ColdCaptureError
-from tilesmith.jit import cache, driver, source, workspaces
+from tilesmith.jit import cache, driver, memory, source
 from tilesmith.jit.repeats import Repeats
 from tilesmith.plan import Kernel, Plan
 from tilesmith.planner import choose, is_possible, packing
@@ -137,7 +137,7 @@ class Prepared:
         self._out_layout = (problem.out_shape, contiguous_strides(problem.out_shape), problem.out.dtype)
         self._workspace_bytes = plan.workspace_bytes
         self._idle: list[tuple[driver.Launch, ...]] = []
-        self._is_short = plan.cost.cycles < _SHORT_CYCLES and plan.workspace_bytes <= workspaces.LENT_BYTES
+        self._is_short = plan.cost.cycles < _SHORT_CYCLES and plan.workspace_bytes <= memory.LENT_BYTES
         self._repeats: Repeats[driver.Recording] = Repeats()
         self._recorded = self._repeats.recorded
 
@@ -153,7 +153,7 @@ class Prepared:
             with torch.cuda.device(self._device_index):
                 return self(a, b, out, packed, epilogue)
         if out is None:
-            out = workspaces.empty_strided(*self._out_layout)
+            out = memory.empty_strided(*self._out_layout)
         if not self._functions:
             return out
         stream = torch._C._cuda_getCurrentRawStream(self._device_index)
@@ -161,9 +161,9 @@ class Prepared:
         workspace = None
         if self._workspace_bytes:
             if is_short:
-                workspace = workspaces.borrow(self._device_index, stream)
+                workspace = memory.borrow(self._device_index, stream)
             else:
-                workspace = workspaces.new(self._workspace_bytes)
+                workspace = memory.workspace(self._workspace_bytes)
         buffers: tuple[int, ...] = (
             a.data_ptr(),
             b.data_ptr(),
@@ -191,7 +191,7 @@ class Prepared:
             recording(stream, self._device_index)
             self._recorded[buffers] = recording
         if workspace is not None:
-            workspaces.give_back(self._device_index, stream, workspace)
+            memory.give_back(self._device_index, stream, workspace)
         return out
 
     def _launch(self, stream: int, buffers: tuple[int, ...]) -> None:

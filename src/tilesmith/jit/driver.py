@@ -2,7 +2,6 @@
 
 import ctypes
 import struct
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +48,7 @@ class Launch:
 
     def __init__(self, function: Function, stage: Stage) -> None:
         self._function = function
-        self._launch = _launch_kernel()
+        self._launch = _raw("cuLaunchKernelEx", 4)
         self._buffers: tuple[int, ...] = ()  # that the arguments have
         self._arguments = ctypes.create_string_buffer(stage.arguments, len(stage.arguments))
         self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._arguments))
@@ -84,26 +83,28 @@ class Launch:
 
 
 class Recording:
-    """Launches with their buffers, one after the other, as a CUDA graph: for the host they are one launch."""
+    """Launches with their buffers, one after the other, as a CUDA graph: for the host they are one launch.
+
+    One thread makes them at a time (jit/repeats.py).
+    """
 
     __slots__ = ("_graph", "_handle", "_launch", "used")
 
     def __init__(self, launches: Sequence[Launch], device_index: int, buffers: tuple[int, ...]) -> None:
         driver = _driver()
-        self._launch = _launch_graph()
+        self._launch = _raw("cuGraphLaunch", 2)
         _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
         # Nothing here concerns a capture that another thread is at.
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         previous = _check(driver, *driver.cuThreadExchangeStreamCaptureMode(relaxed))
         try:
-            with _recording:
-                stream = _recording_stream(device_index)
-                _check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
-                try:
-                    for launch in launches:
-                        launch(int(stream), device_index, buffers)
-                finally:
-                    graph = _check(driver, *driver.cuStreamEndCapture(stream))
+            stream = _recording_stream(device_index)
+            _check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
+            try:
+                for launch in launches:
+                    launch(int(stream), device_index, buffers)
+            finally:
+                graph = _check(driver, *driver.cuStreamEndCapture(stream))
             self._graph = _check(driver, *driver.cuGraphInstantiate(graph, 0))
             _check(driver, *driver.cuGraphDestroy(graph))
         finally:
@@ -122,9 +123,6 @@ class Recording:
         """What is under way goes on."""
         driver = _driver()
         _check(driver, *driver.cuGraphExecDestroy(self._graph))
-
-
-_recording = threading.Lock()
 
 
 @cache
@@ -159,14 +157,6 @@ def _attributes(stage: Stage) -> bytes:
     if stage.awaits_predecessor:
         values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
     return b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
-
-
-def _launch_kernel() -> Any:
-    return _raw("cuLaunchKernelEx", 4)
-
-
-def _launch_graph() -> Any:
-    return _raw("cuGraphLaunch", 2)
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Memory that the launches of a product share among themselves.
+"""Memory for outputs, and for workspaces that the launches of a product share among themselves.
 
-It may go back to where it is from when the last of them is made: later work on their stream comes after them. To
-allocate it takes as long as a launch, so short products borrow it from what is kept for their stream.
+A workspace may go back to where it is from when the last of them is made: later work on their stream comes after them.
+To allocate one takes as long as a launch, so short products borrow it from what is kept for their stream.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ _kept: dict[tuple[int, int], list[torch.Tensor]] = {}
 empty_strided = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
 
-def new(size: int) -> torch.Tensor:
+def workspace(size: int) -> torch.Tensor:
     """So many bytes on the current device."""
     return empty_strided((size,), (1,), torch.uint8)  # type: ignore[no-any-return]
 
@@ -29,14 +29,14 @@ def borrow(device_index: int, stream: int) -> torch.Tensor:
     try:
         return _kept[device_index, stream].pop()
     except LookupError:
-        return new(LENT_BYTES)
+        return workspace(LENT_BYTES)
 
 
-def give_back(device_index: int, stream: int, workspace: torch.Tensor) -> None:
+def give_back(device_index: int, stream: int, borrowed: torch.Tensor) -> None:
     """When all launches that use it are made."""
     kept = _kept.get((device_index, stream))
     if kept is None:
         if len(_kept) >= _MOST_STREAMS:
             _kept.clear()
         kept = _kept.setdefault((device_index, stream), [])
-    kept.append(workspace)
+    kept.append(borrowed)

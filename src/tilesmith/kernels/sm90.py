@@ -322,6 +322,7 @@ def _work(layout: Layout, c: Configuration) -> sm90_cost.Work:
         is_float32=layout.split is not None,
         split_bytes=is_copied if layout.split else 0,
         stored_by_threads=not out.aligned,
+        line_columns=128 // out.dtype.itemsize,
         reduced=out.is_partial,
     )
 

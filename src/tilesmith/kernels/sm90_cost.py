@@ -35,7 +35,9 @@ class _Rates:
     tile: float
     store_by_tma: float  # of an element
     store_by_threads: float
-    store_unevenly: float  # more of those, where a tile's width is no multiple of 32, or of 64 for 16-bit results
+    store_short_lines: float  # more, where a tile's width is not made of lines of 128 bytes, and no later tile hides it
+    store_unevenly: float  # more by threads, where it is not
+    hides_store: int  # steps of the next tile that hide a store by threads
     store_partial: float
     last_store: float  # no later tile hides it
     # A launch.
@@ -65,7 +67,9 @@ _SINGLE: Final = _Rates(
     tile=1000.0,
     store_by_tma=0.08,
     store_by_threads=0.45,
+    store_short_lines=0.045,
     store_unevenly=0.4,
+    hides_store=32,
     store_partial=0.33,
     last_store=0.042,
     start=6800.0,
@@ -91,7 +95,9 @@ _PLANES: Final = _Rates(
     tile=1590.0,
     store_by_tma=0.091,
     store_by_threads=0.58,
+    store_short_lines=0.0,
     store_unevenly=0.4,
+    hides_store=1 << 30,
     store_partial=0.21,
     last_store=0.19,
     start=5520.0,
@@ -107,8 +113,6 @@ _PLANES: Final = _Rates(
 _CLOCKS_OF_A_COLUMN: Final = 0.5  # of a product of 64 x n x 16
 _SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where lines of B in shared memory are short
 _SHARE_OF_ODD_WIDTHS: Final = 0.965  # where columns of B are loaded and not used
-_STEPS_THAT_HIDE_STORES: Final = 32  # of the next tile, by threads, where 16-bit results wait for it
-_STORE_SHORT_LINES: Final = 0.045  # more, of 16-bit results in chunks of 32 columns instead of 64
 _STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
 _TIMER: Final = 6000.0  # what the timings had of their own
 _REALIGN: Final = 7760.0
@@ -148,6 +152,7 @@ class Work:
     is_float32: bool  # the operands are planes
     split_bytes: int  # of those planes that are not packed
     stored_by_threads: bool
+    line_columns: int  # of results, in 128 bytes
     reduced: bool
 
     @property
@@ -226,12 +231,12 @@ def _end_of_tile(work: Work, rates: _Rates) -> float:
     elements = work.tile_m * work.tile_n
     if work.reduced:
         return rates.store_partial * elements
-    if not work.stored_by_threads:
-        # Chunks of the last tile leave between the steps of this one; where these are few, short lines show.
-        has_short_lines = work.planes == 1 and work.tile_n % 64 and work.steps < work.tile_n // 32
-        return rates.tile + (rates.store_by_tma + (_STORE_SHORT_LINES if has_short_lines else 0.0)) * elements
-    if work.planes == 1:
-        is_uneven = work.tile_n % 64 != 0 and work.steps < _STEPS_THAT_HIDE_STORES
+    is_uneven = work.tile_n % work.line_columns != 0
+    if work.stored_by_threads:
+        store = rates.store_by_threads
+        store += rates.store_unevenly if is_uneven and work.steps < rates.hides_store else 0.0
     else:
-        is_uneven = work.tile_n % 32 != 0
-    return rates.tile + (rates.store_by_threads + (rates.store_unevenly if is_uneven else 0.0)) * elements
+        # Chunks of the last tile leave between the steps of this one.
+        store = rates.store_by_tma
+        store += rates.store_short_lines if is_uneven and work.steps < work.tile_n // 32 else 0.0
+    return rates.tile + store * elements
