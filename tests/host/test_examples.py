@@ -64,7 +64,7 @@ def test_equations_are_solved_as_exactly_as_by_torch() -> None:
     errors = {name: (float(residual), float(solution)) for name, residual, solution in rows}
     assert list(errors) == ["torch fp32", "tilesmith"]
     assert errors["tilesmith"][0] < min(1e-6, 1.1 * errors["torch fp32"][0])
-    assert errors["tilesmith"][1] < 1e-5
+    assert errors["tilesmith"][1] < min(1e-4, 1.5 * errors["torch fp32"][1])
 
 
 def test_logits_and_their_gradients_have_the_error_of_bfloat16() -> None:

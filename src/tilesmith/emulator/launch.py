@@ -38,6 +38,7 @@ class _Launch(ctypes.Structure):
 
     _fields_ = (
         ("parameters", ctypes.c_void_p),
+        ("parameter_bytes", ctypes.c_uint64),
         ("buffers", ctypes.POINTER(_Buffer)),
         ("buffer_count", ctypes.c_uint32),
         ("grid", ctypes.c_uint32 * 3),
@@ -72,6 +73,7 @@ class Function:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         launch = _Launch(
             parameters=ctypes.addressof(parameters),
+            parameter_bytes=len(stage.arguments),
             buffers=memory,
             buffer_count=len(buffers),
             grid=stage.grid,

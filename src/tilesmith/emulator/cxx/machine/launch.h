@@ -14,6 +14,7 @@ struct Buffer {
 
 struct Launch {
   const void* parameters;
+  std::uint64_t parameter_bytes;
   const Buffer* buffers;
   std::uint32_t buffer_count;
   std::uint32_t grid[3];

@@ -166,6 +166,10 @@ inline void check_registers(Fiber& fiber, Site site, Access access, std::uintptr
   const auto* at = reinterpret_cast<const unsigned char*>(address);
   if (access == Access::read && at >= machine.image_begin && at + bytes <= machine.image_end)
     return;  // a constant
+  // A kernel that gets its parameters by value: the compiler may copy them by a call.
+  const auto* parameters = static_cast<const unsigned char*>(machine.launch->parameters);
+  if (access == Access::read && at >= parameters && at + bytes <= parameters + machine.launch->parameter_bytes)
+    return;
   check_global(*machine.current, site, access, address, bytes);
 }
 

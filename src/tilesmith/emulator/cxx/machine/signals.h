@@ -10,7 +10,7 @@
 
 namespace tilesmith::emulator {
 
-constexpr int caught_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int caught_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};  // the last two of a trap
 
 struct SignalStack {
   std::vector<unsigned char> memory;
