@@ -11,8 +11,10 @@ from torch.nn import functional
 from torchs_linear import by_torch, ours
 
 import tilesmith
-from tilesmith import op_linear
-from tilesmith.epilogue import ACTIVATIONS
+from tilesmith import device, op_linear, prepared
+from tilesmith.epilogue import ACTIVATIONS, Epilogue
+from tilesmith.kernels import sm90
+from tilesmith.problem import Problem
 
 Shape = tuple[int, ...]
 
@@ -390,3 +392,34 @@ def test_a_layer_trains_as_torchs_does() -> None:
             optimizer.step()
     torch.testing.assert_close(layer.weight, torchs.weight, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(layer.bias, torchs.bias, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [2048, 2046, 2047])
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        sm90.Configuration(128, 256, cluster=2),
+        sm90.Configuration(128, 224, cluster=2),
+        sm90.Configuration(128, 64),
+        sm90.Configuration(64, 192),
+        sm90.Configuration(64, 16),
+    ],
+    ids=str,
+)
+def test_residuals_that_are_read_by_lines(configuration: sm90.Configuration, columns: int) -> None:
+    """Several tiles for every block: a residual is read while the results before it are still stored."""
+    x, weight, residual = (
+        normal(*shape, dtype=torch.bfloat16) for shape in ((3999, 200), (columns, 200), (3999, columns))
+    )
+    epilogue = Epilogue(residual=residual)
+    plan = sm90.plan(Problem.of(x, weight.T, epilogue=epilogue), device.installed(0), configuration)
+    constants = dict(plan.product.kernel.constants)
+    assert constants["residual_vector"] == {2048: 8, 2046: 2, 2047: 1}[columns]
+    assert constants["store_waits"]
+    run = prepared.prepare(plan, 0)
+    results = []
+    for _ in range(3):
+        out = torch.full((3999, columns), torch.nan, dtype=torch.bfloat16, device="cuda")
+        results.append(run(x, weight.T, out, None, epilogue))
+    assert_as_exact_as_torch(results[0], x, weight, None, residual)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])

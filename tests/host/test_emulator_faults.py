@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from emulated import assert_exact, integers, normal, plan_named, sm90_plan
+from emulated import H200, assert_exact, integers, normal, plan_named, sm90_plan
 
 from tilesmith.emulator import run
+from tilesmith.epilogue import Epilogue
 from tilesmith.errors import EmulationError
 from tilesmith.jit.source import headers
 from tilesmith.kernels import sm90
+from tilesmith.problem import Problem
 
 Configuration = sm90.Configuration
 
@@ -30,6 +32,14 @@ def half(replaced: dict[str, str]) -> None:
 def half_of_many_chunks(replaced: dict[str, str]) -> None:
     a, b = integers(72, 72), integers(72, 256, seed=1)
     assert_exact(sm90_plan(a, b, Configuration(128, 256)), a, b, replaced=replaced)
+
+
+def half_with_residual(replaced: dict[str, str]) -> None:
+    a, b = integers(72, 72), integers(72, 256, seed=1)
+    residual = integers(72, 256, seed=2)
+    epilogue = Epilogue(residual=residual)
+    plan = sm90.plan(Problem.of(a, b, epilogue=epilogue), H200, Configuration(128, 128))
+    run(plan, a, b, epilogue=epilogue, replaced=replaced)
 
 
 def split(replaced: dict[str, str]) -> None:
@@ -117,10 +127,17 @@ BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
     ),
     "no wait for the last store": (
         "epilogue.cuh",
-        "ptx::tma_store_wait_read<0>();",
-        ";",
+        "void finish() const {\n    if (issues())\n      ptx::tma_store_wait_read<0>();",
+        "void finish() const {\n",
         half,
         r"epilogue\.cuh:\d+.* under way when the block ends",
+    ),
+    "no barrier before a staged residual is read": (
+        "kernels/sm90/departure.cuh",
+        "residual.stage(lent, line);\n      __syncwarp();",
+        "residual.stage(lent, line);",
+        half_with_residual,
+        r"tile_residual\.cuh:\d+.* reads 4 bytes of shared memory at \d+ that nobody has written",
     ),
     "more bytes expected than come": (
         "pipeline.cuh",

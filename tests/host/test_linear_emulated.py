@@ -216,3 +216,54 @@ def test_results_that_wait_for_the_next_tile(
     plan = sm90.plan(problem, replace(named("h200"), sm_count=4), configuration)
     assert dict(plan.product.kernel.constants)["store_waits"]
     judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, bias, residual, "gelu")
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("sms", [4, 132])
+@pytest.mark.parametrize(
+    ("configuration", "rows", "columns", "at_once"),
+    [
+        (sm90.Configuration(128, 128, cluster=2), 300, 264, 8),
+        (sm90.Configuration(128, 64), 300, 262, 2),
+        (sm90.Configuration(128, 256), 70, 263, 1),
+        (sm90.Configuration(64, 96), 70, 96, 8),
+        (sm90.Configuration(64, 16), 100, 25, 1),
+        (sm90.Configuration(64, 8), 200, 8, 8),
+    ],
+    ids=str,
+)
+def test_residuals_that_are_read_by_lines(
+    configuration: sm90.Configuration, rows: int, columns: int, at_once: int, sms: int, seed: int | None
+) -> None:
+    """Without an activation, a residual of 16 bits goes through shared memory before the results do."""
+    x, weight, residual = (
+        normal(*shape, dtype=torch.bfloat16, seed=i)
+        for i, shape in enumerate(((rows, 72), (columns, 72), (rows, columns)))
+    )
+    epilogue = Epilogue(residual=residual)
+    plan = sm90.plan(Problem.of(x, weight.T, epilogue=epilogue), replace(named("h200"), sm_count=sms), configuration)
+    assert dict(plan.product.kernel.constants)["residual_vector"] == at_once
+    judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, None, residual, None)
+
+
+def test_residuals_of_a_batch_with_factors_and_a_bias() -> None:
+    a, b = normal(3, 70, 40, dtype=torch.float16), normal(3, 40, 72, dtype=torch.float16, seed=1)
+    bias = normal(72, dtype=torch.float16, seed=2)
+    whole = normal(3, 70, 74, dtype=torch.float16, seed=3)
+    residuals = [
+        (normal(3, 70, 72, dtype=torch.float16, seed=4), 8),
+        (whole[..., 2:], 2),
+        (whole[..., 1:73], 1),
+        (whole[:1, :, :72].expand(3, 70, 72), 2),
+        (whole[:, :1, :72].expand(3, 70, 72), 2),
+    ]
+    for residual, at_once in residuals:
+        epilogue = Epilogue(bias, None, residual, 0.5, 2.0)
+        plan = sm90.plan(Problem.of(a, b, epilogue=epilogue), named("h200"), sm90.Configuration(64, 64))
+        assert dict(plan.product.kernel.constants)["residual_vector"] == at_once
+        result = emulator.run(plan, a, b, epilogue=epilogue)
+        product = a.double() @ b.double()
+        expected = 0.5 * product + bias.double() + 2.0 * residual.double()
+        size = a.double().abs() @ b.double().abs() + bias.double().abs() + 2.0 * residual.double().abs()
+        allowed = torch.finfo(torch.float16).eps / 2 * expected.abs() + 20 * torch.finfo(torch.float32).eps * size
+        assert ((result.double() - expected).abs() <= allowed).all()

@@ -195,24 +195,23 @@ __device__ __forceinline__ void store_lines(const OutputLines<Output>& out, unsi
       pairs[i] = ptx::shared_load(Chunk::address(chunk, (first + i * step) % Chunk::lines, lane * 2 % length));
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      const int line = first + i * step;
-      if (line >= lines)
-        break;
-      Output* at = to + line * out.stride;
       // Elements go in pairs that are aligned in memory. A line that starts with half of a pair gives its first
       // and its last element alone, and pairs of what lies in two lanes.
-      const int alone = reinterpret_cast<unsigned long long>(at) / sizeof(Output) % 2;
+      Output* const at = to + (first + i * step) * out.stride;
+      const int is_odd = reinterpret_cast<unsigned long long>(at) / sizeof(Output) % 2;
       const unsigned before = __shfl_up_sync(0xffffffffu, pairs[i], 1);
-      const unsigned pair = alone ? __funnelshift_l(before, pairs[i], 16) : pairs[i];
-      const int x = lane * 2 - alone;
-      if (x >= 0 && x + 1 < end)
-        *reinterpret_cast<unsigned*>(at + x) = pair;
-      else if (x >= 0 && x < end)
-        at[x] = {static_cast<unsigned short>(pair)};
-      else if (x < 0)
-        at[0] = {static_cast<unsigned short>(pairs[i])};
-      if (length == 64 && alone && lane == 31 && end == length)
-        at[length - 1] = {static_cast<unsigned short>(pairs[i] >> 16)};
+      const unsigned pair = __funnelshift_l(before, pairs[i], 16 * is_odd);
+      const int x = lane * 2 - is_odd, last = first + i * step < lines ? end - 1 : -2;
+      Output* const own = at + x;
+      // Without branches: most of a line's time would be theirs.
+      if (x >= 0 && x < last)
+        *reinterpret_cast<unsigned*>(own) = pair;
+      if (x == last)
+        own[0] = {static_cast<unsigned short>(pair)};
+      if (x < 0 && last >= 0)
+        own[1] = {static_cast<unsigned short>(pair >> 16)};
+      if (length == 64 && is_odd && lane == 31 && last == length - 1)
+        own[2] = {static_cast<unsigned short>(pairs[i] >> 16)};
     }
   }
 }
@@ -331,6 +330,15 @@ class Storer {
       ptx::async_proxy_fence();
     sync();
   }
+
+  // Between two tiles, what a chunk is staged in can be used for something else, each warp's rows by itself.
+  __device__ __forceinline__ unsigned lend() const {
+    if (issues())
+      ptx::tma_store_wait_read<0>();
+    sync();
+    return ptx::forgotten(chunk(0));
+  }
+  __device__ __forceinline__ int first_lent_line() const { return by_warp ? 0 : warp_ * 16; }
 
   __device__ __forceinline__ void send(int which, int part, const Destination<Output>& to) const {
     const int m = to.first_m + (by_warp ? warp_ * 16 : 0), n = to.first_n + which * chunk_columns;

@@ -34,6 +34,7 @@ class Tile:
     warps_k: int
     stages: int
     blocks_per_sm: int
+    fewer_if_scalar: int = 0  # blocks, where single values are copied: each has an address
 
     @property
     def threads(self) -> int:
@@ -48,7 +49,7 @@ class Tile:
 
 
 TILES: Final[tuple[Tile, ...]] = (
-    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3),
+    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3, fewer_if_scalar=1),
     Tile(32, 64, 64, warps_m=2, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
     Tile(32, 32, 64, warps_m=2, warps_n=2, warps_k=2, stages=4, blocks_per_sm=2),
     Tile(16, 32, 64, warps_m=1, warps_n=2, warps_k=4, stages=4, blocks_per_sm=2),
@@ -67,6 +68,7 @@ _LOAD_ALONE: Final = 16.0  # when few do: latency
 _SCALAR_LOAD: Final = 0.5  # what is left of either where operands are copied a value at a time
 _ALONE: Final = 0.79  # the share of an SM that one block reaches
 _STORE: Final = 0.008  # of a result
+_RESIDUAL: Final = 113.0  # of a value of a residual that a thread reads
 _MEMORY: Final = 2300.0  # bytes, of the whole device
 
 
@@ -196,8 +198,7 @@ class _Lines:
 
 
 def _blocks_per_sm(tile: Tile, a: _Lines, b: _Lines) -> int:
-    # Copies of single values are many, and each has an address.
-    return tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - 1
+    return tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - tile.fewer_if_scalar
 
 
 def _cost(problem: Problem, device: Device, tile: Tile) -> Cost:
@@ -207,15 +208,17 @@ def _cost(problem: Problem, device: Device, tile: Tile) -> Cost:
     depth = math.ceil(problem.k / _MMA[2]) * _MMA[2]
 
     a, b = _Lines.of(problem.a), _Lines.of(problem.b.transposed)
-    at_once = min(on_an_sm, _blocks_per_sm(tile, a, b))
+    resident = _blocks_per_sm(tile, a, b)
     scalar = (not a.aligned) + (not b.aligned)
     busy = min(blocks / device.sm_count, 1.0)
     load_rate = (_LOAD * busy + _LOAD_ALONE * (1 - busy)) * (1 - (1 - _SCALAR_LOAD) * scalar / 2)
     multiply = tile.m * tile.n / _MULTIPLY
     convert = (tile.m * tile.warps_n + tile.n * tile.warps_m) / _CONVERT
     load = (tile.m + tile.n) * 4 / load_rate
-    share = 1.0 if at_once > 1 else _ALONE
+    share = 1.0 if min(on_an_sm, resident) > 1 else _ALONE
     work = depth * max(multiply / share, convert / share, load) + _STORE * tile.m * tile.n
-    working = math.ceil(on_an_sm / tile.blocks_per_sm) * _BLOCK + on_an_sm * work
+    has_residual = problem.finish is not None and problem.finish.residual is not None
+    block = _BLOCK + (_RESIDUAL * tile.m * tile.n / tile.threads if has_residual else 0.0)
+    working = math.ceil(on_an_sm / resident) * block + on_an_sm * work
     moving = 4 * problem.batches * (problem.m * problem.n + (problem.m + problem.n) * problem.k) / _MEMORY
     return Cost(product=_START + max(working, moving))

@@ -8,7 +8,7 @@ import torch
 
 from tilesmith.kernels.operand import CUDA_TYPES
 from tilesmith.plan import Address, Constant
-from tilesmith.problem import Finish, Matrix
+from tilesmith.problem import ALIGNMENT, Finish, Matrix
 
 _CUDA_TYPES: Final = {**CUDA_TYPES, torch.float64: "double"}
 _ACTIVATIONS: Final = (None, "relu", "gelu", "gelu_tanh", "silu")  # enum Activation of finish.cuh
@@ -41,7 +41,7 @@ def constants(finish: Finish | None) -> dict[str, Constant]:
         "Bias": _CUDA_TYPES[torch.float32 if bias is None else bias.dtype],
         "has_residual": residual is not None,
         "Residual": _CUDA_TYPES[torch.float32 if residual is None else residual.dtype],
-        "residual_pairs": residual is not None and _has_pairs(residual),
+        "residual_pairs": residual is not None and elements_at_once(residual) > 1,
     }
 
 
@@ -77,8 +77,12 @@ def addresses(finish: Finish | None, position: int) -> tuple[Address, ...]:
     return tuple(found)
 
 
-def _has_pairs(residual: Matrix) -> bool:
-    """Two neighbours of an even column can be read at once."""
+def elements_at_once(residual: Matrix) -> int:
+    """How many neighbours in a row can be read together, if their first column is a multiple of that: 16 bytes of them,
+    two, or one."""
     steps = (residual.columns, residual.row_stride, *residual.batch_strides)
-    aligned = residual.alignment >= 2 * residual.dtype.itemsize and not any(step % 2 for step in steps)
-    return aligned and residual.column_stride == 1
+    if residual.column_stride == 1:
+        for elements in (ALIGNMENT // residual.dtype.itemsize, 2):
+            if residual.alignment >= elements * residual.dtype.itemsize and not any(step % elements for step in steps):
+                return elements
+    return 1

@@ -8,7 +8,6 @@ from typing import Final
 
 import torch
 
-from tilesmith.device import Device
 from tilesmith.plan import Address, Buffer, Kernel, Stage, TensorMap
 from tilesmith.problem import ALIGNMENT, Matrix
 
@@ -163,14 +162,14 @@ def aligned_lines(lines: Matrix) -> bool:
 
 
 # Of kernels/realign.cu.
-_REALIGN_THREADS: Final = 256
-_VECTOR: Final = 8
-_SEGMENT: Final = 128 * _VECTOR  # elements that a warp copies at once
+_REALIGN_THREADS: Final = 128
+_SEGMENT: Final = 256  # elements
+_AT_ONCE: Final = 2  # segments, by a warp
 
 
-def realign_stage(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int], device: Device) -> Stage:
+def realign_stage(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> Stage:
     """The launch that makes the copies, each from a buffer."""
-    arguments, addresses, tasks = b"", [], 0
+    arguments, addresses, warps = b"", [], 0
     for copy, source in copies:
         position = len(arguments)
         matrix = copy.matrix
@@ -190,15 +189,14 @@ def realign_stage(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]
             *(copy.lines, own_tasks, copy.length, segments),
             *(size for size, _ in moving),
         )
-        tasks += own_tasks
+        warps += math.ceil(own_tasks / _AT_ONCE)
     constants = {
         "copies": len(copies),
         "batch_rank": len(batch),
         "threads": _REALIGN_THREADS,
         "parameter_bytes": len(arguments),
     }
-    warps = _REALIGN_THREADS // 32
-    blocks = min(math.ceil(tasks / warps), device.sm_count * device.threads_per_sm // _REALIGN_THREADS)
+    blocks = math.ceil(warps / (_REALIGN_THREADS // 32))
     return Stage(
         kernel=Kernel("realign", "kernels/realign.cu", tuple(constants.items()), 0),
         grid=(blocks, 1, 1),

@@ -234,7 +234,7 @@ def plan(problem: Problem, device: Device, configuration: Configuration) -> Plan
         sources: tuple[Buffer, Buffer] = ("b", "a") if c.swap else ("a", "b")
         copies = [(each, source) for each, source in zip((layout.a, layout.b), sources, strict=True) if each.is_copy]
         if copies:
-            stages.append(operand.realign_stage(copies, p.batch, device))
+            stages.append(operand.realign_stage(copies, p.batch))
         stages.append(product_stage(layout, device, c, Runs.ALWAYS))
     if layout.out.is_partial:
         stages.append(result.reduce_stage(p, layout.out, c.splits))
@@ -323,6 +323,7 @@ def _work(layout: Layout, c: Configuration) -> sm90_cost.Work:
         split_bytes=is_copied if layout.split else 0,
         stored_by_threads=not out.aligned,
         line_columns=128 // out.dtype.itemsize,
+        has_residual=p.finish is not None and p.finish.residual is not None,
         reduced=out.is_partial,
     )
 

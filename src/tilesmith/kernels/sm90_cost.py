@@ -35,9 +35,11 @@ class _Rates:
     tile: float
     store_by_tma: float  # of an element
     store_by_threads: float
+    store_by_one_consumer: float  # times that, of a block that has one: too few threads to wait for each other
     store_short_lines: float  # more, where a tile's width is not made of lines of 128 bytes, and no later tile hides it
     store_unevenly: float  # more by threads, where it is not
     hides_store: int  # steps of the next tile that hide a store by threads
+    read_residual: float  # of an element
     store_partial: float
     last_store: float  # no later tile hides it
     # A launch.
@@ -66,10 +68,12 @@ _SINGLE: Final = _Rates(
     l2_bytes=65.0,
     tile=1000.0,
     store_by_tma=0.08,
-    store_by_threads=0.45,
+    store_by_threads=0.29,
+    store_by_one_consumer=1.25,
     store_short_lines=0.045,
-    store_unevenly=0.4,
+    store_unevenly=0.25,
     hides_store=32,
+    read_residual=0.18,
     store_partial=0.33,
     last_store=0.042,
     start=6800.0,
@@ -95,9 +99,11 @@ _PLANES: Final = _Rates(
     tile=1590.0,
     store_by_tma=0.091,
     store_by_threads=0.58,
+    store_by_one_consumer=1.0,
     store_short_lines=0.0,
     store_unevenly=0.4,
     hides_store=1 << 30,
+    read_residual=0.0,
     store_partial=0.21,
     last_store=0.19,
     start=5520.0,
@@ -113,6 +119,7 @@ _PLANES: Final = _Rates(
 _CLOCKS_OF_A_COLUMN: Final = 0.5  # of a product of 64 x n x 16
 _SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where lines of B in shared memory are short
 _SHARE_OF_ODD_WIDTHS: Final = 0.965  # where columns of B are loaded and not used
+_UNEVEN_RESIDUAL: Final = 1.5  # times as long to read, where a tile's width is not made of lines of 128 bytes
 _STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
 _TIMER: Final = 6000.0  # what the timings had of their own
 _REALIGN: Final = 7760.0
@@ -153,6 +160,7 @@ class Work:
     split_bytes: int  # of those planes that are not packed
     stored_by_threads: bool
     line_columns: int  # of results, in 128 bytes
+    has_residual: bool
     reduced: bool
 
     @property
@@ -235,8 +243,11 @@ def _end_of_tile(work: Work, rates: _Rates) -> float:
     if work.stored_by_threads:
         store = rates.store_by_threads
         store += rates.store_unevenly if is_uneven and work.steps < rates.hides_store else 0.0
+        store *= rates.store_by_one_consumer if work.tile_m == 64 else 1.0
     else:
         # Chunks of the last tile leave between the steps of this one.
         store = rates.store_by_tma
         store += rates.store_short_lines if is_uneven and work.steps < work.tile_n // 32 else 0.0
+    if work.has_residual:
+        store += rates.read_residual * (_UNEVEN_RESIDUAL if is_uneven else 1.0)
     return rates.tile + store * elements

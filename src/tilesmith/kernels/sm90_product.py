@@ -242,6 +242,7 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         "producer_registers": producer_registers,
         "consumer_registers": consumer_registers,
         **finish.constants(layout.finish),
+        "residual_vector": _residual_vector(layout),
         "shared_bytes": shared_bytes,
         "parameter_bytes": len(arguments),
     }
@@ -280,6 +281,15 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
         cluster=c.cluster,
         awaits_predecessor=True,
     )
+
+
+def _residual_vector(layout: Layout) -> int:
+    """The elements of a residual that are read at once, if it is staged: tile_residual.cuh. Else 0."""
+    own, out = layout.finish, layout.out
+    if own is None or own.residual is None or own.activation is not None or out.along_m:
+        return 0
+    is_narrow = out.dtype.itemsize == own.residual.dtype.itemsize == _OPERAND_BYTES
+    return finish.elements_at_once(own.residual) if is_narrow and own.residual.column_stride == 1 else 0
 
 
 def clusters_of(layout: Layout, c: Configuration) -> int:

@@ -12,6 +12,7 @@
 #include "kernels/finish.cuh"
 #include "ptx/dmma.cuh"
 #include "ptx/grid.cuh"
+#include "ptx/warp.cuh"
 
 namespace tilesmith {
 
@@ -67,6 +68,31 @@ using Pair = Vector<double, 2>;
 using Partial = Pair[plan::warps_k][tiles_of_warps][sums / 2][32];
 static_assert(plan::warps_k == 1 || (sizeof(Partial) <= sizeof(Shared) && share % 2 == 0));
 
+// The sums of all warps, in the same place. Rows are apart by an odd number of vectors.
+using Results = double[plan::tile_m][plan::tile_n + 2];
+static_assert(plan::out_aligned || sizeof(Results) <= sizeof(Shared));
+static_assert(plan::threads % plan::tile_n == 0);
+
+// A thread's part of the tile.
+struct Share {
+  const int lane, warp_tile, warp_k;
+
+  __device__ __forceinline__ explicit Share(unsigned thread)
+      : lane(thread % 32),
+        warp_tile(thread / 32 % tiles_of_warps),
+        warp_k(thread % plan::threads / 32 / tiles_of_warps) {}
+
+  __device__ __forceinline__ int first_n_of_warp() const { return warp_tile % plan::warps_n * warp_n; }
+  __device__ __forceinline__ int first_m() const {
+    return warp_tile / plan::warps_n * warp_m + group_of(lane / 4) * 2 * mmas_m;
+  }
+  // The i-th of the sums that it stores is in one of its groups of columns: there are two in each of its rows.
+  __device__ __forceinline__ int group(int i) const { return (warp_k * share + i) / mmas_n; }
+  __device__ __forceinline__ int first_column(int i) const {
+    return first_n_of_warp() + group_of(lane % 4 * 2 + group(i) % 2) * mmas_n;
+  }
+};
+
 // What this warp has of the sums to store, all parts of K added.
 __device__ __forceinline__ void add_parts(double (&total)[share], const double (&sum)[sums], Shared& shared, int warp_k,
                                           int warp_tile, int lane) {
@@ -109,8 +135,6 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 
   const float* a = p.a;
   const float* b = p.b;
-  float* out = p.out;
-  OwnFinish finish(p);
   int tile_n = blockIdx.x;
   if constexpr (plan::batch_rank > 0) {
     const int matrix = blockIdx.x / p.tiles_n;
@@ -120,9 +144,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     for (int d = 0; d < plan::batch_rank; ++d) {
       a += index.at[d] * p.a_batch_strides[d];
       b += index.at[d] * p.b_batch_strides[d];
-      out += index.at[d] * p.out_batch_strides[d];
     }
-    finish.move_to(index.at);
   }
   const int first_m = blockIdx.y * plan::tile_m;
   const int first_n = tile_n * plan::tile_n;
@@ -140,15 +162,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 #pragma unroll 1
   for (int i = 0; i < plan::stages - 1; ++i) start(&shared.ring[i], p.k - i * plan::tile_k);
 
-  const unsigned lane = threadIdx.x % 32;
-  const unsigned warp = threadIdx.x / 32;
-  const int warp_tile = warp % tiles_of_warps;
-  const int warp_k = warp / tiles_of_warps;
-  const int own_m = warp_tile / plan::warps_n * warp_m + group_of(lane / 4) * 2 * mmas_m;
-  const int own_n = warp_tile % plan::warps_n * warp_n + group_of(lane / 4) * mmas_n;
-  const int own_k = warp_k * mma_k + lane % 4 * lane_k;
-  const unsigned own_a = TileOfA::place(own_m, own_k);
-  const unsigned own_b = TileOfB::place(own_n, own_k);
+  const Share reader(threadIdx.x);
+  const int warp_k = reader.warp_k;
+  const int own_k = warp_k * mma_k + reader.lane % 4 * lane_k;
+  const unsigned own_a = TileOfA::place(reader.first_m(), own_k);
+  const unsigned own_b = TileOfB::place(reader.first_n_of_warp() + group_of(reader.lane / 4) * mmas_n, own_k);
 
   double sum[mmas_m][mmas_n][4] = {};
   const auto after = [&](RingStage* stage) {
@@ -185,34 +203,72 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     free_stage = after(free_stage);
   }
 
+  // What follows is found out only now: until here, registers are scarce.
+  const Share own(ptx::forgotten(threadIdx.x));
+  float* out = p.out;
+  OwnFinish finish(p);
+  if constexpr (plan::batch_rank > 0) {
+    const BatchIndex index = BatchIndex::of<plan::batch_rank>(ptx::forgotten(blockIdx.x) / p.tiles_n, p.batch);
+#pragma unroll
+    for (int d = 0; d < plan::batch_rank; ++d) out += index.at[d] * p.out_batch_strides[d];
+    finish.move_to(index.at);
+  }
   double ordered[sums], total[share];
 #pragma unroll
   for (int i = 0; i < sums; ++i) ordered[i] = sum[i / (4 * mmas_n)][i % mmas_n][i / mmas_n % 4];
-  add_parts(total, ordered, shared, warp_k, warp_tile, lane);
+  add_parts(total, ordered, shared, own.warp_k, own.warp_tile, own.lane);
 
+  const auto row_of = [&](int i) { return own.first_m() + own.group(i) / 2; };
+  const auto column_of = [&](int i) { return own.first_column(i) + i % mmas_n; };
+
+  if constexpr (plan::out_aligned) {
+    // All that is added is read before the first result is stored: the reads wait for memory together.
+    OwnFinish::Addends addends[share];
 #pragma unroll
-  for (int i = 0; i < share; i += mmas_n) {
-    const int group = (warp_k * share + i) / mmas_n;  // of a lane: two in each of its rows
-    const int row = first_m + own_m + group / 2;
-    const int column = first_n + warp_tile % plan::warps_n * warp_n + group_of(lane % 4 * 2 + group % 2) * mmas_n;
-    float* to = out + row * p.out_stride_m + column * p.out_stride_n;
-    Vector<float, mmas_n> stored;
-#pragma unroll
-    for (int e = 0; e < mmas_n; ++e) {
-      stored.element[e] = static_cast<float>(total[i + e]);
-      if constexpr (finishes)
-        if (row < p.m && column + e < p.n)
-          stored.element[e] = finish.of(total[i + e], row, column + e);
+    for (int i = 0; i < share; ++i) {
+      const int row = first_m + row_of(i), column = first_n + column_of(i);
+      addends[i] = finish.addends(row, column, row < p.m && column < p.n);
     }
-    if (row >= p.m)
-      continue;
-    if (plan::out_aligned && column + mmas_n <= p.n) {
-      *reinterpret_cast<Vector<float, mmas_n>*>(to) = stored;
-    } else {
 #pragma unroll
-      for (int e = 0; e < mmas_n; ++e)
-        if (column + e < p.n)
-          to[e * p.out_stride_n] = stored.element[e];
+    for (int i = 0; i < share; i += mmas_n) {
+      const int row = first_m + row_of(i), column = first_n + column_of(i);
+      Vector<float, mmas_n> results;
+#pragma unroll
+      for (int e = 0; e < mmas_n; ++e) results.element[e] = finish.of(total[i + e], addends[i + e]);
+      float* const to = out + row * p.out_stride_m + column;
+      if (row >= p.m)
+        continue;
+      if (column + mmas_n <= p.n) {
+        *reinterpret_cast<Vector<float, mmas_n>*>(to) = results;
+      } else {
+#pragma unroll
+        for (int e = 0; e < mmas_n; ++e)
+          if (column + e < p.n)
+            to[e] = results.element[e];
+      }
+    }
+  } else {
+    // A lane's results are stored one by one. In shared memory they change places, so that neighbours store neighbours.
+    Results& results = reinterpret_cast<Results&>(shared);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < share; ++i) results[row_of(i)][column_of(i)] = total[i];
+    __syncthreads();
+    constexpr int stored = plan::tile_m * plan::tile_n / plan::threads;
+    const auto row_at = [](int i) { return (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n; };
+    const int column = threadIdx.x % plan::tile_n;
+    OwnFinish::Addends addends[stored];
+#pragma unroll
+    for (int i = 0; i < stored; ++i) {
+      const int row = first_m + row_at(i);
+      addends[i] = finish.addends(row, first_n + column, row < p.m && first_n + column < p.n);
+    }
+#pragma unroll
+    for (int i = 0; i < stored; ++i) {
+      const int row = first_m + row_at(i);
+      if (row < p.m && first_n + column < p.n)
+        out[row * p.out_stride_m + (first_n + column) * p.out_stride_n] =
+            finish.of(results[row_at(i)][column], addends[i]);
     }
   }
 }

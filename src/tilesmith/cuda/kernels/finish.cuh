@@ -156,6 +156,7 @@ class Finish {
   __device__ __forceinline__ const plan::Residual* residual_at(long long m, long long n) const {
     return p_.residual + residual_first_ + m * p_.residual_stride_m + n * p_.residual_stride_n;
   }
+  __device__ __forceinline__ long long residual_step_m() const { return p_.residual_stride_m; }
   // Of two neighbours in a row, `columns` after the first one's.
   __device__ __forceinline__ Vector<plan::Residual, 2> residuals(const plan::Residual* first, int columns,
                                                                  bool has_second) const {
@@ -192,20 +193,38 @@ class Finish {
     return with_residual(after(x), residual);
   }
 
-  // Both steps, of an element that is inside the output.
+  // What an element needs besides its sum.
+  struct Addends {
+    Value bias;
+    plan::Residual residual;
+  };
+  __device__ __forceinline__ Addends addends(long long m, long long n, bool is_inside) const {
+    Addends found = {};
+    if constexpr (bias_of != BiasOf::nothing)
+      if (is_inside)
+        found.bias = bias_at(bias_of == BiasOf::rows ? m : n);
+    if constexpr (plan::has_residual)
+      if (is_inside)
+        found.residual = *residual_at(m, n);
+    return found;
+  }
+
+  // Both steps.
+  template <typename Sum>
+  __device__ __forceinline__ Value of(Sum sum, const Addends& x) const {
+    if constexpr (!finishes)
+      return static_cast<Value>(sum);
+    else if constexpr (!plan::has_residual)
+      return after(before_activation(sum, x.bias));
+    else if constexpr (is_in_two_steps)
+      return after(before_activation(sum, x.bias), x.residual);
+    else
+      return before_activation(sum, x.bias, x.residual);
+  }
+  // The same of an element that is inside the output.
   template <typename Sum>
   __device__ __forceinline__ Value of(Sum sum, long long m, long long n) const {
-    if constexpr (!finishes) {
-      return static_cast<Value>(sum);
-    } else {
-      const Value bias = bias_at(bias_of == BiasOf::rows ? m : n);
-      if constexpr (!plan::has_residual)
-        return after(before_activation(sum, bias));
-      else if constexpr (is_in_two_steps)
-        return after(before_activation(sum, bias), *residual_at(m, n));
-      else
-        return before_activation(sum, bias, *residual_at(m, n));
-    }
+    return of(sum, addends(m, n, true));
   }
 };
 

@@ -1,19 +1,20 @@
 // Copies 16-bit operands whose strides the copy engine cannot take into dense, padded lines. One
 // launch serves both operands of a product.
 //
-// A warp copies a segment of a line. The source of a line may start at any element: it is read in
-// aligned vectors of 16 bytes, and shifted into place.
+// A warp copies a few segments at a time, of one line or of several short ones. The source of a line may start at any
+// element: it is read in aligned vectors of 16 bytes, and shifted into place.
 
 #include "batch.cuh"
 #include "element.cuh"
+#include "ptx/global.cuh"
 #include "ptx/grid.cuh"
 
 namespace tilesmith {
 
 using Bits = unsigned short;
 constexpr int vector = 16 / sizeof(Bits);
-constexpr int vectors_per_lane = 4;
-constexpr int segment = 32 * vectors_per_lane;  // in vectors
+constexpr int segment = 32 * vector;  // a vector for each lane
+constexpr int at_once = 2;            // segments of a warp, so that their reads are under way together
 
 struct Copy {
   const Bits* from;
@@ -52,7 +53,14 @@ __device__ __forceinline__ Words shifted(Words first, Words second, int elements
   return {{w[0], w[1], w[2], w[3]}};
 }
 
-__device__ __forceinline__ void copy_segment(const Copy& c, unsigned task, int lane) {
+// What a lane copies of a segment: the vector at an element of a line. None, if that is past its end.
+struct Part {
+  const Bits* from;  // the line's start
+  Bits* to;
+  int at;
+};
+
+__device__ __forceinline__ Part part(const Copy& c, unsigned task, int lane) {
   const unsigned line = task / c.segments;
   unsigned batch = line / c.lines;
   const Bits* from = c.from + (line - batch * c.lines) * c.line_stride;
@@ -61,37 +69,44 @@ __device__ __forceinline__ void copy_segment(const Copy& c, unsigned task, int l
     from += batch % c.batch_size[d] * c.batch_stride[d];
     batch /= c.batch_size[d];
   }
-  Bits* to = c.to + line * c.pitch;
-  const int first = static_cast<int>(task - line * c.segments) * segment + lane;
+  const int at = static_cast<int>(task - line * c.segments) * segment + lane * vector;
+  return {from, c.to + line * c.pitch + at, task < c.tasks ? at : c.length};
+}
+
+__device__ __forceinline__ void copy_segments(const Copy& c, unsigned first_task, int lane) {
+  Part parts[at_once];
+#pragma unroll
+  for (int i = 0; i < at_once; ++i) parts[i] = part(c, first_task + i, lane);
 
   if (c.element_stride == 1) {
-    const int ahead = static_cast<int>(reinterpret_cast<unsigned long long>(from) % 16 / sizeof(Bits));
-    const Words* aligned = reinterpret_cast<const Words*>(from - ahead);
-    const int available = (ahead + c.length + vector - 1) / vector;  // aligned vectors that hold parts of the line
-    Words words[vectors_per_lane][2];
+    Words words[at_once][2];
+    int ahead[at_once];
 #pragma unroll
-    for (int i = 0; i < vectors_per_lane; ++i)
+    for (int i = 0; i < at_once; ++i) {
+      const Part& own = parts[i];
+      ahead[i] = static_cast<int>(reinterpret_cast<unsigned long long>(own.from) % 16 / sizeof(Bits));
+      const Bits* const aligned = own.from - ahead[i] + own.at;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int at = first + i * 32 + j;
-        words[i][j] = at < available ? aligned[at] : Words{};
+        const bool holds_some = own.at < c.length && own.at + j * vector < ahead[i] + c.length;
+        words[i][j] = {};
+        if (holds_some)
+          words[i][j] = ptx::load_once(reinterpret_cast<const Words*>(aligned) + j);
       }
-#pragma unroll
-    for (int i = 0; i < vectors_per_lane; ++i) {
-      const int at = first + i * 32;
-      if (at * vector < c.length)
-        reinterpret_cast<Words*>(to)[at] = shifted(words[i][0], words[i][1], ahead);
     }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (parts[i].at < c.length)
+        *reinterpret_cast<Words*>(parts[i].to) = shifted(words[i][0], words[i][1], ahead[i]);
   } else {
-    for (int i = 0; i < vectors_per_lane; ++i) {
-      const int at = (first + i * 32) * vector;
-      if (at < c.length) {
+    for (const Part& own : parts) {
+      if (own.at < c.length) {
         Vector<Bits, vector> gathered = {};
 #pragma unroll
         for (int e = 0; e < vector; ++e)
-          if (at + e < c.length)
-            gathered.element[e] = from[(at + e) * c.element_stride];
-        *reinterpret_cast<Vector<Bits, vector>*>(to + at) = gathered;
+          if (own.at + e < c.length)
+            gathered.element[e] = own.from[(own.at + e) * c.element_stride];
+        *reinterpret_cast<Vector<Bits, vector>*>(own.to) = gathered;
       }
     }
   }
@@ -100,12 +115,16 @@ __device__ __forceinline__ void copy_segment(const Copy& c, unsigned task, int l
 extern "C" __global__ void __launch_bounds__(plan::threads) realign(const __grid_constant__ Parameters p) {
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  const unsigned warps = gridDim.x * (plan::threads / 32);
-  const unsigned warp = blockIdx.x * (plan::threads / 32) + threadIdx.x / 32;
+  unsigned task = (blockIdx.x * (plan::threads / 32) + threadIdx.x / 32) * at_once;
 #pragma unroll
-  for (int i = 0; i < plan::copies; ++i)
-    for (unsigned task = warp; task < p.copies[i].tasks; task += warps)
-      copy_segment(p.copies[i], task, threadIdx.x % 32);
+  for (int i = 0; i < plan::copies; ++i) {
+    const Copy& copy = p.copies[i];
+    if (task < copy.tasks) {
+      copy_segments(copy, task, threadIdx.x % 32);
+      return;
+    }
+    task -= (copy.tasks + at_once - 1) / at_once * at_once;
+  }
 }
 
 }  // namespace tilesmith

@@ -16,6 +16,12 @@ __device__ __forceinline__ void shared_store(unsigned address, float x, float y)
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
+__device__ __forceinline__ void shared_store(unsigned address, unsigned short bits) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(bits) : "memory");
+}
+__device__ __forceinline__ void shared_store(unsigned address, unsigned bits) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
+}
 __device__ __forceinline__ void shared_store(unsigned address, const Vector<unsigned, 4>& value) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.element[0]), "r"(value.element[1]),
                "r"(value.element[2]), "r"(value.element[3])

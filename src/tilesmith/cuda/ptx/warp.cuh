@@ -17,6 +17,13 @@ __device__ __forceinline__ bool elect_one() {
   return elected;
 }
 
+// The same value, of which the compiler knows nothing: what it computes from it, it does not keep in registers from
+// before, or over a loop.
+__device__ __forceinline__ unsigned forgotten(unsigned value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // A value that is the same in all lanes, known to be so.
 __device__ __forceinline__ int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 

@@ -49,14 +49,16 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
     products.first();
     const Schedule::Work work = tiles.work();
     const TileFacts facts = departure.facts(work);
+    auto residual = departure.residual(work);
     if constexpr (plan::store_waits) {
       multiply_and_store(products, 1, work.k_steps, departure, results, is_waiting);
     } else {
       for (int k = 1; k < work.k_steps; ++k) products.next();
     }
+    departure.read(residual, work);
     products.finish();
     departure.prepare(work, facts);
-    departure.take(results, products.sum);
+    departure.take(results, products.sum, residual);
     if constexpr (plan::store_waits)
       is_waiting = true;
     else

@@ -5,6 +5,7 @@
 #include "epilogue.cuh"
 #include "kernels/finish.cuh"
 #include "kernels/sm90/tile_finish.cuh"
+#include "kernels/sm90/tile_residual.cuh"
 #include "kernels/sm90/types.cuh"
 #include "ptx/barrier.cuh"
 #include "scale.cuh"
@@ -23,9 +24,20 @@ __device__ __forceinline__ Destination<Output> destination(const Parameters& p, 
   return to;
 }
 
+// The residual of a warp's rows, if it is staged.
+constexpr bool has_registers = plan::tile_n <= 128;  // for its first columns, while a tile is multiplied
+template <int vector>
+struct StagedResidual {
+  using type = ResidualRows<plan::Residual, ResultStorer::Chunk, vector, has_registers>;
+};
+template <>
+struct StagedResidual<0> {
+  struct type {};
+};
+
 // Brings results to the output. On the way their scales are undone, and they are finished: those that wait rounded are
 // so in two steps, of which the first is when they are taken.
-template <typename Results>
+template <typename Results, typename Residual = typename StagedResidual<plan::residual_vector>::type>
 class Departure {
   const Parameters& p_;
   const Share share_;
@@ -41,6 +53,8 @@ class Departure {
   TileFinish<OwnFinish> finish_;
 
   static constexpr bool wait_rounded = sizeof(Output) < sizeof(float);
+  static constexpr bool stages_residual = plan::residual_vector > 0;
+  static_assert(!stages_residual || (wait_rounded && !OwnFinish::is_in_two_steps && !plan::out_along_m));
 
   // The second step, in shared memory: there a thread has neighbours in a line, and the code for a few of them does for
   // all.
@@ -58,9 +72,36 @@ class Departure {
     return plan::b_stays && share_.first_n(work.tile) == first_column_;
   }
 
+  __device__ __forceinline__ int row_of_warp(const Schedule::Work& work) const {
+    return share_.first_m(work.tile) + consumer_ * wgmma_m + thread_ / 32 * 16;
+  }
   // The first of the thread's two.
   __device__ __forceinline__ int own_row(const Schedule::Work& work) const {
-    return share_.first_m(work.tile) + consumer_ * wgmma_m + thread_ / 32 * 16 + thread_ % 32 / 4;
+    return row_of_warp(work) + thread_ % 32 / 4;
+  }
+
+  __device__ __forceinline__ Residual residual_of(const Schedule::Work& work) const {
+    const BatchIndex batch = BatchIndex::of<plan::batch_rank>(work.batch, p_.batch_size);
+    return finish_.template residual_from<Residual>(batch, row_of_warp(work), share_.first_n(work.tile));
+  }
+
+  // The first step from a column on, with a residual that is staged a few columns at a time: each is read while those
+  // before are added.
+  template <int from = 0>
+  __device__ __forceinline__ void begin_staged(float (&sum)[elements], Residual& residual, unsigned lent) const {
+    if constexpr (from < plan::tile_n) {
+      constexpr int next = from + Residual::columns;
+      static_assert(plan::tile_n % Residual::columns == 0);
+      const int line = storer_.first_lent_line();
+      residual.stage(lent, line);
+      __syncwarp();
+      if constexpr (next < plan::tile_n)
+        residual.read(next);
+      finish_.template begin<from, Residual::columns>(
+          sum, [&](int j, int h) { return Residual::pair(lent, line, j - from / 8, h); });
+      __syncwarp();
+      begin_staged<next>(sum, residual, lent);
+    }
   }
 
   template <int from = 0>
@@ -135,9 +176,31 @@ class Departure {
     ptx::named_barrier_sync(barrier_, warpgroup_threads);
   }
 
+  // Starts to read the residual of a tile; or has L2 read it, if there are no registers yet.
+  __device__ __forceinline__ Residual residual(const Schedule::Work& work) const {
+    if constexpr (stages_residual) {
+      Residual residual = residual_of(work);
+      residual.template prefetch<plan::tile_n>();
+      if constexpr (has_registers)
+        residual.read(0);
+      return residual;
+    } else {
+      return {};
+    }
+  }
+  // The sums of the tile are nearly complete, and there are.
+  __device__ __forceinline__ void read(Residual& residual, const Schedule::Work& work) const {
+    if constexpr (stages_residual && !has_registers) {
+      residual = residual_of(work);
+      residual.read(0);
+    }
+  }
+
   // The sums of the tile are complete.
-  __device__ __forceinline__ void take(Results& results, float (&sum)[elements]) const {
-    if constexpr (finishes && wait_rounded)
+  __device__ __forceinline__ void take(Results& results, float (&sum)[elements], Residual& residual) const {
+    if constexpr (stages_residual)
+      begin_staged(sum, residual, storer_.lend());
+    else if constexpr (finishes && wait_rounded)
       finish_.template begin<0, plan::tile_n>(sum);
     results.take(sum);
   }

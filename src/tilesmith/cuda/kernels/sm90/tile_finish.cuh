@@ -50,17 +50,17 @@ class TileFinish {
   int first_m_ = 0, first_n_ = 0;  // the thread's
 
   // Where the thread's rows of the residual begin.
-  struct ResidualRows {
+  struct RowStarts {
     const plan::Residual* first[2];
   };
-  __device__ __forceinline__ ResidualRows residual_rows() const {
+  __device__ __forceinline__ RowStarts residual_rows() const {
     if constexpr (plan::has_residual)
       return {finish_.residual_at(first_m_, first_n_), finish_.residual_at(first_m_ + 8, first_n_)};
     else
       return {};
   }
   // Of the pair of columns that is the j-th of the thread, in its row h.
-  __device__ __forceinline__ Vector<plan::Residual, 2> residuals(const ResidualRows& rows, int j, int h) const {
+  __device__ __forceinline__ Vector<plan::Residual, 2> residuals(const RowStarts& rows, int j, int h) const {
     Vector<plan::Residual, 2> found = {};
     if (first_m_ + 8 * h < end_m_ && first_n_ + 8 * j < end_n_)
       found = finish_.residuals(rows.first[h], 8 * j, first_n_ + 8 * j + 1 < end_n_);
@@ -89,10 +89,23 @@ class TileFinish {
     }
   }
 
+  // The residual from an element on, whose lines may be read together.
+  template <typename Rows>
+  __device__ __forceinline__ Rows residual_from(const BatchIndex& batch, int m, int n) const {
+    Finish finish = finish_;
+    finish.move_to(batch.at);
+    return {finish.residual_at(m, n), finish.residual_step_m(), end_m_ - m, end_n_ - n};
+  }
+
   // The first step, for `columns` columns from `first` on.
   template <int first, int columns, int elements>
   __device__ __forceinline__ void begin(float (&sum)[elements]) const {
-    const ResidualRows rows = residual_rows();
+    const RowStarts rows = residual_rows();
+    begin<first, columns>(sum, [&](int j, int h) { return residuals(rows, j, h); });
+  }
+  // The same with the pairs of the residual from elsewhere.
+  template <int first, int columns, int elements, typename Pairs>
+  __device__ __forceinline__ void begin(float (&sum)[elements], const Pairs& pairs) const {
 #pragma unroll
     for (int j = first / 8; j < (first + columns) / 8; ++j) {
       Vector<float, 2> of_columns = {};
@@ -102,7 +115,7 @@ class TileFinish {
       for (int h = 0; h < 2; ++h) {
         Vector<plan::Residual, 2> residual = {};
         if constexpr (adds_at_once)
-          residual = residuals(rows, j, h);
+          residual = pairs(j, h);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = sum[4 * j + 2 * h + e];
@@ -119,7 +132,7 @@ class TileFinish {
   // The second step, of results that are not rounded yet.
   template <int first, int columns, int elements>
   __device__ __forceinline__ void end(float (&results)[elements]) const {
-    const ResidualRows rows = residual_rows();
+    const RowStarts rows = residual_rows();
 #pragma unroll
     for (int j = first / 8; j < (first + columns) / 8; ++j)
 #pragma unroll

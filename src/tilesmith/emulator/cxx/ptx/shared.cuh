@@ -18,6 +18,10 @@ __device__ __forceinline__ void shared_store(unsigned address, float x) { shared
 __device__ __forceinline__ void shared_store(unsigned address, float x, float y) {
   shared_at<Vector<float, 2>>(address) = {{x, y}};
 }
+__device__ __forceinline__ void shared_store(unsigned address, unsigned short bits) {
+  shared_at<unsigned short>(address) = bits;
+}
+__device__ __forceinline__ void shared_store(unsigned address, unsigned bits) { shared_at<unsigned>(address) = bits; }
 __device__ __forceinline__ void shared_store(unsigned address, const Vector<unsigned, 4>& value) {
   shared_at<Vector<unsigned, 4>>(address) = value;
 }

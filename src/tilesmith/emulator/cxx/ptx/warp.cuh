@@ -5,6 +5,7 @@
 
 namespace tilesmith::ptx {
 
+__device__ __forceinline__ unsigned forgotten(unsigned value) { return value; }
 __device__ __forceinline__ bool elect_one() { return emulator::elect(); }
 __device__ __forceinline__ int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 __device__ __forceinline__ int warp_max(int value) { return emulator::warp_max(value); }

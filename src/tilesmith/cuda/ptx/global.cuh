@@ -1,0 +1,22 @@
+// Global memory. One instruction, one function.
+#pragma once
+
+#include "vector.cuh"
+
+namespace tilesmith::ptx {
+
+// Of what is not needed again: caches keep other lines rather than this one.
+__device__ __forceinline__ Vector<unsigned, 4> load_once(const Vector<unsigned, 4>* from) {
+  Vector<unsigned, 4> value;
+  asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.element[0]), "=r"(value.element[1]), "=r"(value.element[2]), "=r"(value.element[3])
+               : "l"(from));
+  return value;
+}
+
+// Has L2 read the line that an address is in.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+}  // namespace tilesmith::ptx
