@@ -149,37 +149,45 @@ class Prepared:
         packed: PackedPair | None = None,
         epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
-        if torch._C._cuda_getDevice() != self._device_index:
-            with torch.cuda.device(self._device_index):
-                return self(a, b, out, packed, epilogue)
-        if out is None:
-            out = memory.empty_strided(*self._out_layout)
-        if not self._functions:
-            return out
-        stream = torch._C._cuda_getCurrentRawStream(self._device_index)
-        is_short = self._is_short and not torch._C._cuda_isCurrentStreamCapturing()
-        workspace = None
-        if self._workspace_bytes:
-            if is_short:
-                workspace = memory.borrow(self._device_index, stream)
-            else:
-                workspace = memory.workspace(self._workspace_bytes)
-        buffers: tuple[int, ...] = (
-            a.data_ptr(),
-            b.data_ptr(),
-            out.data_ptr(),
-            0 if workspace is None else workspace.data_ptr(),
-        )
+        added: tuple[int, ...] = ()
         if packed is not None or epilogue is not None:
             a_packed, b_packed = packed or (None, None)
             bias, _, residual, scale, residual_scale = epilogue or _NO_EPILOGUE
-            buffers += (
+            added = (
                 0 if a_packed is None else a_packed.data_ptr(),
                 0 if b_packed is None else b_packed.data_ptr(),
                 0 if bias is None else bias.data_ptr(),
                 0 if residual is None else residual.data_ptr(),
                 _TWO_ONES if scale == 1 == residual_scale else eight_bytes(scale, residual_scale),
             )
+        return self._run(a.data_ptr(), b.data_ptr(), out, added)
+
+    # The same for epilogues that are nothing else: a call of `addmm` is over in a few microseconds.
+    def add_bias(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return self._run(a.data_ptr(), b.data_ptr(), None, (0, 0, bias.data_ptr(), 0, _TWO_ONES))
+
+    def add_residual(self, a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._run(a.data_ptr(), b.data_ptr(), None, (0, 0, 0, residual.data_ptr(), _TWO_ONES))
+
+    def _run(self, a: int, b: int, out: torch.Tensor | None, added: tuple[int, ...]) -> torch.Tensor:
+        """With the addresses of the operands, and of what there is besides in driver.BUFFERS."""
+        if torch._C._cuda_getDevice() != self._device_index:
+            with torch.cuda.device(self._device_index):
+                return self._run(a, b, out, added)
+        if out is None:
+            out = memory.empty_strided(*self._out_layout)
+        if not self._functions:
+            return out
+        stream = torch._C._cuda_getCurrentRawStream(self._device_index)
+        is_short = self._is_short and not torch._C._cuda_isCurrentStreamCapturing()
+        if not self._workspace_bytes:
+            workspace, buffers = None, (a, b, out.data_ptr(), 0, *added)
+        else:
+            if is_short:
+                workspace = memory.borrow(self._device_index, stream)
+            else:
+                workspace = memory.workspace(self._workspace_bytes)
+            buffers = (a, b, out.data_ptr(), workspace.data_ptr(), *added)
         if not is_short:
             self._launch(stream, buffers)
             return out

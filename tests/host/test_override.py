@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import tilesmith
+from tilesmith import prepared
 from tilesmith.device import named
 from tilesmith.errors import ColdCaptureError
 from tilesmith.overriding.operators import NAMES
-from tilesmith.overriding.routes import Routes
+from tilesmith.overriding.routes import Routes, epilogue_of
 from tilesmith.overriding.settings import Settings
 from tilesmith.overriding.torchs import torch_is_faster
 from tilesmith.plan import Plan
@@ -296,13 +297,13 @@ def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The routes of CUDA tensors, with CPU tensors and without a launch."""
-    prepared: list[str] = []
+    made: list[str] = []
     is_capturing = True
 
     def prepare(plan: Plan, index: int) -> Callable[[Tensor, Tensor], Tensor]:
         if is_capturing:
             raise ColdCaptureError("not loaded yet")
-        prepared.append(plan.name)
+        made.append(plan.name)
         return torch.mm
 
     monkeypatch.setattr("tilesmith.device.installed", lambda index: named("h200"))
@@ -311,11 +312,44 @@ def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goe
     assert routes.find("mm", A, B)[0] is None
     is_capturing = False
     run, tally = routes.find("mm", A, B)
-    assert run is torch.mm and prepared == ["thin"]
+    assert run is torch.mm and made == ["thin"]
     assert routes.find("mm", A.clone(), B.clone()) == (run, tally)
-    assert prepared == ["thin"]
+    assert made == ["thin"]
     assert routes.find("addmm", A, B, None, None, (C, 1, 1))[1] is not tally
-    assert prepared == ["thin", "thin"]
+    assert made == ["thin", "thin"]
+
+
+def test_on_a_gpu_a_plain_sum_has_a_way_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is decided as any other, and launches with the same buffers."""
+    launched: list[tuple[int, ...]] = []
+    is_capturing = True
+
+    def prepare(plan: Plan, index: int) -> prepared.Prepared:
+        if is_capturing:
+            raise ColdCaptureError("not loaded yet")
+        return prepared.Prepared(plan, 0, ("a function",))  # type: ignore[arg-type]
+
+    def launch(self: prepared.Prepared, stream: int, buffers: tuple[int, ...]) -> None:
+        launched.append(buffers)
+
+    result = torch.empty(A.shape[0], B.shape[1])
+    monkeypatch.setattr("tilesmith.device.installed", lambda index: named("h200"))
+    monkeypatch.setattr("tilesmith.prepared.prepare", prepare)
+    monkeypatch.setattr("tilesmith.prepared.Prepared._launch", launch)
+    monkeypatch.setattr("tilesmith.jit.memory.empty_strided", lambda *layout: result)
+    for name in ("_cuda_getDevice", "_cuda_isCurrentStreamCapturing", "_cuda_getCurrentRawStream"):
+        monkeypatch.setattr(torch._C, name, lambda *_: 0, raising=False)
+    routes = Routes(Settings())
+    assert routes.find_sum("addmm", C, A, B)[0] is None
+    is_capturing = False
+    for c in (C, C[0], C[:, :1]):
+        add, tally = routes.find_sum("addmm", c, A, B)
+        run, same_tally = routes.find("addmm", A, B, None, None, (c, 1, 1))
+        assert add is not None and run is not None and tally is same_tally
+        assert routes.find_sum("addmm", c, A, B) == (add, tally)
+        assert add(A, B, c) is run(A, B, None, None, epilogue_of((c, 1, 1))) is result
+        short, long = launched[-2:]
+        assert short == long and c.data_ptr() in short
 
 
 # Scopes.

@@ -20,7 +20,7 @@ from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
 
-Run = Callable[..., torch.Tensor]  # of (a, b), (a, b, out) or (a, b, out, None, epilogue)
+Run = Callable[..., torch.Tensor]  # of (a, b), (a, b, out) or (a, b, out, None, epilogue); of a plain sum, (a, b, c)
 Route = tuple[Run | None, Tally]  # who multiplies, or None for torch; and who counts
 
 _MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are decided anew
@@ -39,9 +39,12 @@ def epilogue_of(addition: Addition) -> Epilogue:
     """A beta of 0 ignores c, NaNs included, as in torch. A row that is added to all of them is a bias."""
     c, beta, alpha = addition
     if beta == 1:
-        is_row = c.dim() == 1 and c.numel() > 1
-        return Epilogue(c, None, None, alpha) if is_row else Epilogue(None, None, c, alpha)
+        return Epilogue(c, None, None, alpha) if _is_row(c) else Epilogue(None, None, c, alpha)
     return Epilogue(scale=alpha) if beta == 0 else Epilogue(None, None, c, alpha, beta)
+
+
+def _is_row(c: torch.Tensor) -> bool:
+    return c.dim() == 1 and c.numel() > 1
 
 
 def _kind_of(factor: Any) -> str:
@@ -57,6 +60,7 @@ class Routes:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._known: dict[Hashable, Route] = {}
+        self._known_sums: dict[Hashable, Route] = {}  # of those the plain sums, with a shorter way
         self._deciding = threading.local()
         # What a decision depends on besides the operands: torch's own setting of the accuracy.
         self._situation: Callable[[], Hashable] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
@@ -97,6 +101,37 @@ class Routes:
         route = self._known.get(key)
         return self._decided(key, operator, a, b, out_dtype, out, addition) if route is None else route
 
+    def find_sum(self, operator: str, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Route:
+        """The route of `c + a @ b`, which most additions are. Its key is that of `find`, all at once."""
+        key = (
+            operator,
+            self._situation(),
+            None,
+            a.shape,
+            a.stride(),
+            a.dtype,
+            a.data_ptr() & 15,
+            a.get_device(),
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b.data_ptr() & 15,
+            b.get_device(),
+            c.shape,
+            c.stride(),
+            c.dtype,
+            c.data_ptr() & 15,
+            c.get_device(),
+        )
+        route = self._known_sums.get(key)
+        if route is not None:
+            return route
+        run, tally = self.find(operator, a, b, None, None, (c, ONE, ONE))
+        route = (None if run is None else self.adding(run, c), tally)
+        if key in self._known:
+            self._known_sums[key] = route
+        return route
+
     def device(self, a: torch.Tensor) -> Device | None:
         """The GPU of the operands; None if it is not there."""
         return devices.installed(a.get_device())
@@ -104,6 +139,10 @@ class Routes:
     def runner(self, plan: Plan, a: torch.Tensor) -> Run:
         """What multiplies such operands from now on."""
         return prepared.prepare(plan, a.get_device())
+
+    def adding(self, run: Any, c: torch.Tensor) -> Run:
+        """The same, of (a, b, c), for a sum with such a c."""
+        return run.add_bias if _is_row(c) else run.add_residual  # type: ignore[no-any-return]
 
     def _decided(
         self,
@@ -131,6 +170,7 @@ class Routes:
             self._deciding.now = False
         if len(self._known) >= _MOST_ROUTES:
             self._known.clear()
+            self._known_sums.clear()
         self._known[key] = decided
         return decided
 
@@ -186,6 +226,9 @@ class EmulatedRoutes(Routes):
             return emulator.run(plan, a, b, out=out, epilogue=epilogue, seed=seed)
 
         return run
+
+    def adding(self, run: Any, c: torch.Tensor) -> Run:
+        return lambda a, b, c: run(a, b, None, None, epilogue_of((c, ONE, ONE)))
 
 
 def _unfit(
