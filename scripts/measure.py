@@ -1,6 +1,6 @@
 """The figures of docs/measured.md, measured on the GPU of this machine.
 
-    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [fp32] [tf32] [pack] [host] [first]
+    PYTHONPATH=src python3 scripts/measure.py [speed] [half] [fp32] [tf32] [pack] [epilogue] [host] [first]
 
 With no argument, all parts.
 """
@@ -12,10 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import torch
+from torch.nn import functional
 
 import tilesmith
 from tilesmith import accuracy as accuracies
@@ -23,6 +25,7 @@ from tilesmith import device
 from tilesmith.bench.errors import error
 from tilesmith.bench.suites import Product, load
 from tilesmith.bench.timing import graphed, interleaved
+from tilesmith.epilogue import ACTIVATIONS
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
 
@@ -184,18 +187,47 @@ def _error_share(a: torch.Tensor, b: torch.Tensor) -> float:
     return error(tilesmith.matmul(a, b), a, b).norm / error(torch.matmul(a, b), a, b).norm
 
 
+def epilogue() -> None:
+    """What may follow a product of 4096^3 in bfloat16, in our kernel and by torch: microseconds."""
+    x, residual = (torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    weight = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda") / 64
+    bias = torch.randn(4096, dtype=torch.bfloat16, device="cuda")
+
+    def gelu_by_torch() -> torch.Tensor:
+        return functional.gelu(functional.linear(x, weight, bias))
+
+    linear = partial(tilesmith.linear, x, weight, bias)
+    competitors: dict[str, Callable[[], object]] = {
+        "torch: linear": partial(functional.linear, x, weight, bias),
+        "torch: gelu(linear)": gelu_by_torch,
+        "torch.compile: gelu(linear)": torch.compile(gelu_by_torch),
+        "torch: addmm of a matrix": partial(torch.addmm, residual, x, weight.T),
+        "ours: matmul": partial(tilesmith.matmul, x, weight.T),
+        "ours: linear": linear,
+        **{f"ours: linear, {name}": partial(linear, activation=name) for name in ACTIVATIONS},
+        "ours: linear, gelu, residual": partial(linear, activation="gelu", residual=residual),
+        "ours: a residual alone": partial(tilesmith.linear, x, weight, residual=residual),
+    }
+    times = {name: timing.median * 1e3 for name, timing in interleaved(competitors, rounds=60).items()}
+    for name, microseconds in times.items():
+        print(f"{name:30} {microseconds:7.1f} us", flush=True)
+    for name in ("torch: gelu(linear)", "torch.compile: gelu(linear)"):
+        print(f"linear with gelu, ratio to {name:28} {times[name] / times['ours: linear, gelu']:.3f}", flush=True)
+
+
+def _microseconds_a_call(call: Callable[[], object], calls: int = 2000) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / calls * 1e6
+
+
 def host() -> None:
-    """Wall time of a call in a tight loop, 64x64 float32, ours and torch's in turn."""
+    """Wall time of a call in a tight loop, ours and torch's in turn: 64x64 float32; and torch's own operators with an
+    override and without."""
     a, b = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
-
-    def microseconds(call: Callable[[], object], calls: int = 2000) -> float:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - start) / calls * 1e6
-
     competitors: dict[str, Callable[[], object]] = {
         "tilesmith.matmul": lambda: tilesmith.matmul(a, b),
         "torch.matmul": lambda: torch.matmul(a, b),
@@ -204,12 +236,31 @@ def host() -> None:
     samples: dict[str, list[float]] = {name: [] for name in competitors}
     for round_ in range(12):
         for name, call in competitors.items():
-            sample = microseconds(call)
+            sample = _microseconds_a_call(call)
             if round_ >= 2:
                 samples[name].append(sample)
     medians = {name: statistics.median(values) for name, values in samples.items()}
     for name, median in medians.items():
         print(f"{name:24} {median:6.2f} us a call, ratio to torch {median / medians['torch.matmul']:.2f}")
+
+    half = torch.randn(63, 63, dtype=torch.bfloat16, device="cuda")
+    operators: dict[str, Callable[[], object]] = {
+        "mm 64x64 float32": partial(torch.mm, a, b),
+        "mm 63x63 bfloat16": partial(torch.mm, half, half),
+        "addmm 64x64 float32, a row": partial(torch.addmm, a[0], a, b),
+        "addmm 63x63 bfloat16, a row": partial(torch.addmm, half[0], half, half),
+        "addmm 64x64 float32, a matrix": partial(torch.addmm, a, a, b),
+    }
+    for name, call in operators.items():
+        sides: dict[str, list[float]] = {"torch": [], "ours": []}
+        for round_ in range(12):
+            for side, times in sides.items():
+                with tilesmith.override() if side == "ours" else nullcontext():
+                    sample = _microseconds_a_call(call)
+                if round_ >= 2:
+                    times.append(sample)
+        torchs, ours = (statistics.median(times) for times in sides.values())
+        print(f"{name:30} torch {torchs:6.2f} us a call, overridden {ours:6.2f}, ratio {ours / torchs:.2f}", flush=True)
 
 
 _FIRST_CALL = """
@@ -234,7 +285,16 @@ def first() -> None:
             print(f"first call, {cache} cache: {run.stdout.strip() or run.stderr} s", flush=True)
 
 
-PARTS = {"speed": speed, "half": half, "fp32": fp32, "tf32": tf32, "pack": pack, "host": host, "first": first}
+PARTS = {
+    "speed": speed,
+    "half": half,
+    "fp32": fp32,
+    "tf32": tf32,
+    "pack": pack,
+    "epilogue": epilogue,
+    "host": host,
+    "first": first,
+}
 
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")

@@ -276,6 +276,8 @@ def test_cuda_cores_do_not_take_what_tensor_cores_do(
         ((38, 2848, 2), (38, 2, 403), "lines that are not aligned"),
         ((8, 7, 2), (8, 2, 403), None),  # too small to matter
         ((7683, 6774), (6774, 2), "to be realigned"),
+        ((7683, 6774), (6774, 128), "not many rows or columns"),
+        ((7683, 6774), (6774, 512), None),
         ((8192, 4096), (4096, 4), None),  # aligned as it is
         ((112, 488, 1464), (112, 1464, 280), "do not fill our tiles"),
         ((64, 1024, 1024), (64, 1024, 1024), None),

@@ -57,7 +57,7 @@ def _torchs_us(plan: Plan) -> tuple[float, str] | None:
     if realigns and min(p.m, p.n) <= _FEW:
         return _input_bytes(p) / 2.0e6, "operands that would have to be realigned, for a few rows or columns"
     if realigns and min(p.m, p.n) <= _NOT_MANY:
-        us = max(4.0 + _input_bytes(p) / 1.55e6, p.flops / 105e6)
+        us = max(4.0 + _input_bytes(p) / 1.55e6, p.flops / 180e6)
         return us, "operands that would have to be realigned, for not many rows or columns"
     if not _has_aligned_lines(p.out):
         us = max(8.0 + _out_bytes(p) / 1.05e6, p.flops / 105e6)

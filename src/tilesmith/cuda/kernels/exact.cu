@@ -77,6 +77,7 @@ static_assert(plan::threads % plan::tile_n == 0);
 struct Share {
   const int lane, warp_tile, warp_k;
 
+  // That warp_k is one of few, the compiler cannot know of a number that it has forgotten.
   __device__ __forceinline__ explicit Share(unsigned thread)
       : lane(thread % 32),
         warp_tile(thread / 32 % tiles_of_warps),
