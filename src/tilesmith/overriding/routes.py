@@ -25,6 +25,7 @@ Route = tuple[Run | None, Tally]  # who multiplies, or None for torch; and who c
 
 _MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are decided anew
 _TAKEN: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_FLOAT32: Final = torch.float32
 ONE: Final = 1  # what factors are as a rule; others that are equal to it take the longer way
 _WIDER: Final = (torch.float16, torch.bfloat16)  # have a float32 result if it is asked for
 
@@ -57,13 +58,15 @@ def _kind_of(factor: Any) -> str:
 class Routes:
     """The routes of one kind of tensors under one choice of settings."""
 
+    # What a decision depends on besides the operands, and torch's own setting of the accuracy of float32.
+    _emulation: Hashable = None
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._known: dict[Hashable, Route] = {}
         self._known_sums: dict[Hashable, Route] = {}  # of those the plain sums, with a shorter way
         self._deciding = threading.local()
-        # What a decision depends on besides the operands: torch's own setting of the accuracy.
-        self._situation: Callable[[], Hashable] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
+        self._precision: Callable[[], str] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
 
     def find(
         self,
@@ -77,7 +80,8 @@ class Routes:
         """The route of a call, and of the sum with an addition."""
         key: tuple[object, ...] = (
             operator,
-            self._situation(),
+            self._emulation,
+            self._precision() if a.dtype is _FLOAT32 else None,
             out_dtype,
             a.shape,
             a.stride(),
@@ -105,7 +109,8 @@ class Routes:
         """The route of `c + a @ b`, which most additions are. Its key is that of `find`, all at once."""
         key = (
             operator,
-            self._situation(),
+            self._emulation,
+            self._precision() if a.dtype is _FLOAT32 else None,
             None,
             a.shape,
             a.stride(),
@@ -203,10 +208,9 @@ class Routes:
 class EmulatedRoutes(Routes):
     """The routes of CPU tensors, in the threads that are inside of `tilesmith.emulate`."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        precision = self._situation
-        self._situation = lambda: (precision(), emulator.active())
+    @property
+    def _emulation(self) -> Hashable:  # type: ignore[override]
+        return emulator.active()
 
     def device(self, a: torch.Tensor) -> Device | None:
         emulation = emulator.active()
