@@ -317,7 +317,7 @@ def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goe
     assert run is torch.mm and made == ["thin"]
     assert routes.find("mm", A.clone(), B.clone()) == (run, tally)
     assert made == ["thin"]
-    assert routes.find("addmm", A, B, None, None, (C, 1, 1))[1] is not tally
+    assert routes.find("addmm", A, B, None, None, C, (1, 1))[1] is not tally
     assert made == ["thin", "thin"]
 
 
@@ -342,13 +342,13 @@ def test_on_a_gpu_a_plain_sum_has_a_way_of_its_own(monkeypatch: pytest.MonkeyPat
     for name in ("_cuda_getDevice", "_cuda_isCurrentStreamCapturing", "_cuda_getCurrentRawStream"):
         monkeypatch.setattr(torch._C, name, lambda *_: 0, raising=False)
     routes = Routes(Settings())
-    assert routes.find_sum("addmm", C, A, B)[0] is None
+    assert routes.find("addmm", A, B, None, None, C)[0] is None
     is_capturing = False
     for c in (C, C[0], C[:, :1]):
-        add, tally = routes.find_sum("addmm", c, A, B)
-        run, same_tally = routes.find("addmm", A, B, None, None, (c, 1, 1))
+        add, tally = routes.find("addmm", A, B, None, None, c)
+        run, same_tally = routes.find("addmm", A, B, None, None, c, (1, 1))
         assert add is not None and run is not None and tally is same_tally
-        assert routes.find_sum("addmm", c, A, B) == (add, tally)
+        assert routes.find("addmm", A, B, None, None, c) == (add, tally)
         assert add(A, B, c) is run(A, B, None, None, epilogue_of((c, 1, 1))) is result
         short, long = launched[-2:]
         assert short == long and c.data_ptr() in short

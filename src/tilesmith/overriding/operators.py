@@ -34,12 +34,7 @@ class Watch(local):
         return self
 
     def find(self, *arguments: Any) -> Route:
-        return self._begin(self._switch.routes.find(*arguments))
-
-    def find_sum(self, *arguments: Any) -> Route:
-        return self._begin(self._switch.routes.find_sum(*arguments))
-
-    def _begin(self, route: Route) -> Route:
+        route = self._switch.routes.find(*arguments)
         self._tally = route[1]
         self._started = self._tally.start(self._on_gpu)
         return route
@@ -109,18 +104,18 @@ def _additions(
         alpha: Any,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        addition = (c, beta, alpha)
-        run, tally = switch.routes.find(operator, a, b, out_dtype, out, addition)
+        run, tally = switch.routes.find(operator, a, b, out_dtype, out, c, (beta, alpha))
         tally.calls += 1
         if run is None:
             return None
+        epilogue = epilogue_of((c, beta, alpha))
         if out is not None and shares_memory(out, c):  # c is read after the first results are written
-            return out.copy_(run(a, b, out.new_empty_strided(out.shape, out.stride()), None, epilogue_of(addition)))
-        return run(a, b, out, None, epilogue_of(addition))
+            return out.copy_(run(a, b, out.new_empty_strided(out.shape, out.stride()), None, epilogue))
+        return run(a, b, out, None, epilogue)
 
     def addition(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
         if beta is ONE and alpha is ONE:
-            run, tally = switch.routes.find_sum(operator, c, a, b)
+            run, tally = switch.routes.find(operator, a, b, None, None, c)
             tally.calls += 1
             return plain(c, a, b) if run is None else run(a, b, c)
         result = added(c, a, b, None, beta, alpha)

@@ -20,7 +20,8 @@ from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
 
-Run = Callable[..., torch.Tensor]  # of (a, b), (a, b, out) or (a, b, out, None, epilogue); of a plain sum, (a, b, c)
+# Of (a, b) or (a, b, out); for the sum with c of (a, b, c), and with factors of (a, b, out, None, epilogue).
+Run = Callable[..., torch.Tensor]
 Route = tuple[Run | None, Tally]  # who multiplies, or None for torch; and who counts
 
 _MOST_ROUTES: Final = 8192  # as many as prepared products: past that all are decided anew
@@ -34,6 +35,7 @@ shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 # What `addmm` makes of a product: c, beta and alpha of `beta * c + alpha * product`.
 Addition = tuple[torch.Tensor, Any, Any]
+Factors = tuple[Any, Any]  # beta and alpha, where they need not be ONE
 
 
 def epilogue_of(addition: Addition) -> Epilogue:
@@ -64,7 +66,6 @@ class Routes:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._known: dict[Hashable, Route] = {}
-        self._known_sums: dict[Hashable, Route] = {}  # of those the plain sums, with a shorter way
         self._deciding = threading.local()
         self._precision: Callable[[], str] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
 
@@ -75,9 +76,10 @@ class Routes:
         b: torch.Tensor,
         out_dtype: torch.dtype | None = None,
         out: torch.Tensor | None = None,
-        addition: Addition | None = None,
+        c: torch.Tensor | None = None,
+        factors: Factors | None = None,
     ) -> Route:
-        """The route of a call, and of the sum with an addition."""
+        """The route of a call; of the sum with c, if there is one, and of that with factors, if they are given."""
         key: tuple[object, ...] = (
             operator,
             self._emulation,
@@ -94,48 +96,15 @@ class Routes:
             b.data_ptr() & 15,
             b.get_device(),
         )
-        if addition is not None:
-            c, beta, alpha = addition
+        if c is not None:
             key += (c.shape, c.stride(), c.dtype, c.data_ptr() & 15, c.get_device())
-            if beta is not ONE or alpha is not ONE:
-                key += (_kind_of(beta), _kind_of(alpha))
+            if factors is not None:
+                key += tuple(map(_kind_of, factors))
         if out is not None:
             shares = shares_memory(out, a) or shares_memory(out, b)
             key += (out.shape, out.stride(), out.dtype, out.data_ptr() & 15, out.get_device(), shares)
         route = self._known.get(key)
-        return self._decided(key, operator, a, b, out_dtype, out, addition) if route is None else route
-
-    def find_sum(self, operator: str, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Route:
-        """The route of `c + a @ b`, which most additions are. Its key is that of `find`, all at once."""
-        key = (
-            operator,
-            self._emulation,
-            self._precision() if a.dtype is _FLOAT32 else None,
-            None,
-            a.shape,
-            a.stride(),
-            a.dtype,
-            a.data_ptr() & 15,
-            a.get_device(),
-            b.shape,
-            b.stride(),
-            b.dtype,
-            b.data_ptr() & 15,
-            b.get_device(),
-            c.shape,
-            c.stride(),
-            c.dtype,
-            c.data_ptr() & 15,
-            c.get_device(),
-        )
-        route = self._known_sums.get(key)
-        if route is not None:
-            return route
-        run, tally = self.find(operator, a, b, None, None, (c, ONE, ONE))
-        route = (None if run is None else self.adding(run, c), tally)
-        if key in self._known:
-            self._known_sums[key] = route
-        return route
+        return self._decided(key, operator, a, b, out_dtype, out, c, factors) if route is None else route
 
     def device(self, a: torch.Tensor) -> Device | None:
         """The GPU of the operands; None if it is not there."""
@@ -146,7 +115,7 @@ class Routes:
         return prepared.prepare(plan, a.get_device())
 
     def adding(self, run: Any, c: torch.Tensor) -> Run:
-        """The same, of (a, b, c), for a sum with such a c."""
+        """The same for a sum with such a c."""
         return run.add_bias if _is_row(c) else run.add_residual  # type: ignore[no-any-return]
 
     def _decided(
@@ -157,7 +126,8 @@ class Routes:
         b: torch.Tensor,
         out_dtype: torch.dtype | None,
         out: torch.Tensor | None,
-        addition: Addition | None,
+        c: torch.Tensor | None,
+        factors: Factors | None,
     ) -> Route:
         def route(run: Run | None, reason: str) -> Route:
             where: Where = "torch" if run is None else "tilesmith"
@@ -168,14 +138,13 @@ class Routes:
         self._deciding.now = True
         try:
             with torch.no_grad():  # the operands of a kernel may want gradients: those are autograd's concern
-                decided = route(*self._decide(operator, a, b, out_dtype, out, addition))
+                decided = route(*self._decide(operator, a, b, out_dtype, out, c, factors))
         except ColdCaptureError:
             return route(None, "a CUDA graph is captured, and the kernel is not loaded yet")
         finally:
             self._deciding.now = False
         if len(self._known) >= _MOST_ROUTES:
             self._known.clear()
-            self._known_sums.clear()
         self._known[key] = decided
         return decided
 
@@ -186,8 +155,10 @@ class Routes:
         b: torch.Tensor,
         out_dtype: torch.dtype | None,
         out: torch.Tensor | None,
-        addition: Addition | None,
+        c: torch.Tensor | None,
+        factors: Factors | None,
     ) -> tuple[Run | None, str]:
+        addition = None if c is None else (c, *(factors or (ONE, ONE)))
         reason = self.settings.leaves(operator) or _unfit(operator, a, b, out_dtype, out, addition)
         if reason is not None:
             return None, reason
@@ -202,7 +173,10 @@ class Routes:
             return None, reason
         plan = choose(problem, device)
         reason = torch_is_faster(plan)
-        return (self.runner(plan, a), plan.name) if reason is None else (None, reason)
+        if reason is not None:
+            return None, reason
+        run = self.runner(plan, a)
+        return run if c is None or factors is not None else self.adding(run, c), plan.name
 
 
 class EmulatedRoutes(Routes):

@@ -24,8 +24,10 @@ __device__ __forceinline__ Destination<Output> destination(const Parameters& p, 
   return to;
 }
 
+// A tile leaves registers for the first columns of its residual while it is multiplied.
+constexpr bool has_registers = plan::tile_n <= 128;
+
 // The residual of a warp's rows, if it is staged.
-constexpr bool has_registers = plan::tile_n <= 128;  // for its first columns, while a tile is multiplied
 template <int vector>
 struct StagedResidual {
   using type = ResidualRows<plan::Residual, ResultStorer::Chunk, vector, has_registers>;

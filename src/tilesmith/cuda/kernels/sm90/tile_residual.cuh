@@ -29,6 +29,7 @@ struct Bits16<8> {
 };
 
 // The rows that a warp has of a residual, as far as they are inside of it. They are staged as a chunk is.
+// `has_registers`: there are as many as a chunk needs, even if every element has one.
 template <typename Residual, typename Chunk, int vector, bool has_registers>
 class ResidualRows {
   using Bits = typename Bits16<vector>::type;
