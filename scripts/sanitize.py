@@ -52,6 +52,8 @@ def sm90_launches() -> Iterator[Launch]:
         ((521, 199), (199, 519), large, None),  # realigned, and stored by threads
         ((521, 199), (199, 519), large, torch.float32),
         ((128 * 150, 64), (64, 520), sm90.Configuration(128, 256), None),  # one step: B stays, whole rows are stored
+        ((776, 200), (200, 520), sm90.Configuration(192, 176, cluster=2), None),  # three consumers
+        ((777, 199), (199, 519), sm90.Configuration(192, 160), None),
         ((130, 600), (600, 72), sm90.Configuration(128, 96, cluster=2, splits=3), None),
         ((16, 600), (600, 264), sm90.Configuration(64, 16, swap=True), None),
         ((17, 600), (600, 263), sm90.Configuration(64, 32, splits=2, swap=True), None),

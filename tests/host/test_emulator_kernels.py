@@ -58,6 +58,8 @@ KINDS = {
     "odd": ((101, 135), (135, 201), Configuration(64, 64)),
     "cluster": ((260, 136), (136, 136), Configuration(128, 128, cluster=2)),
     "cluster, odd": ((261, 71), (71, 71), Configuration(64, 64, cluster=2)),
+    "three consumers": ((400, 136), (136, 200), Configuration(192, 160, cluster=2)),
+    "three consumers, odd": ((201, 135), (135, 201), Configuration(192, 176)),
     "split": ((100, 520), (520, 72), Configuration(64, 64, splits=3)),
     "few rows": ((16, 300), (300, 136), Configuration(64, 16, swap=True)),
     "batch": ((3, 72, 72), (3, 72, 104), Configuration(64, 64)),

@@ -219,6 +219,17 @@ def test_results_that_wait_for_the_next_tile(
 
 
 @pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("columns", [264, 263])
+def test_three_consumers_finish_results_that_wait(columns: int, seed: int | None) -> None:
+    x, weight, bias = (normal(*shape, dtype=torch.bfloat16) for shape in ((600, 200), (columns, 200), (columns,)))
+    epilogue = Epilogue(bias, "gelu")
+    problem, device = Problem.of(x, weight.T, epilogue=epilogue), replace(named("h200"), sm_count=4)
+    plan = sm90.plan(problem, device, sm90.Configuration(192, 176, cluster=2))
+    assert dict(plan.product.kernel.constants)["store_waits"]
+    judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, bias, None, "gelu")
+
+
+@pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("sms", [4, 132])
 @pytest.mark.parametrize(
     ("configuration", "rows", "columns", "at_once"),

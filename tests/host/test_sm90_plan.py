@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tilesmith.device import KNOWN_GPUS, Device
+from tilesmith.epilogue import Epilogue
 from tilesmith.jit import compiler, source
 from tilesmith.kernels import FAMILIES, simt, sm90
 from tilesmith.kernels.result import Store
@@ -248,7 +249,7 @@ def test_every_candidate_is_a_legal_launch(device: Device) -> None:
             assert product.cluster <= product.grid[0] <= device.sm_count
             assert product.grid[0] % product.cluster == 0
             assert product.threads == c["threads"]
-            assert product.threads in (256, 384)
+            assert product.threads in (256, 384, 512)
             assert (c["tile_m"], c["tile_n"]) in sm90.TILES
             assert 1 <= plan.splits <= math.ceil(problem.k / 64)
             registers = 128 * (c["producer_registers"] + (product.threads // 128 - 1) * c["consumer_registers"])
@@ -316,6 +317,19 @@ def test_unsuited_says_why() -> None:
     assert reason is not None
     assert "3 parts" in reason
     assert sm90.unsuited(rows, H200, sm90.Configuration(64, 128, splits=2)) is None
+    tall = sm90.Configuration(192, 128)
+    assert sm90.unsuited(columns, H200, tall) is None
+    odd = meta(64, 513, dtype=torch.float32)[:, :512]
+    others = {
+        "float32 operands": Problem.of(*(meta(*shape, dtype=torch.float32) for shape in ((64, 128), (128, 512)))),
+        "a residual": Problem.of(meta(64, 128), meta(128, 512), epilogue=Epilogue(residual=meta(64, 512))),
+        "not aligned": Problem.of(meta(64, 128), meta(128, 512), out_dtype=torch.float32, out=odd),
+    }
+    for word, problem in others.items():
+        reason = sm90.unsuited(problem, H200, tall)
+        assert reason is not None
+        assert "192 rows" in reason
+        assert word in reason
     tiny = replace(H200, shared_bytes_per_block=48 * 1024)
     reason = sm90.unsuited(rows, tiny, sm90.Configuration(128, 256))
     assert reason is not None
@@ -323,6 +337,30 @@ def test_unsuited_says_why() -> None:
 
 
 # The shapes that decide how the work is cut.
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((4096, 4096, 1040), (192, 176)),  # 132 tiles: one for each SM
+        ((16, 1096, 2048, 1096), (192, 128)),  # less of the last row is empty than with 128
+        ((4096, 4096, 4096), (128, 256)),
+    ],
+)
+def test_tiles_leave_few_sms_idle_and_few_rows_empty(shape: tuple[int, ...], tile: tuple[int, int]) -> None:
+    *batch, m, k, n = shape
+    c = constants(choose(Problem.of(meta(*batch, m, k), meta(*batch, k, n)), H200).product.kernel)
+    assert (c["tile_m"], c["tile_n"]) == tile
+
+
+@pytest.mark.parametrize("layout", ["n", "t"])
+@pytest.mark.parametrize("tile", sm90.TILES, ids=str)
+def test_wide_tiles_load_lines_of_b_in_full_width(tile: tuple[int, int], layout: str) -> None:
+    problem = Problem.of(meta(4096, 256), laid_out(256, 4096, layout=layout))
+    if sm90.unsuited(problem, H200, sm90.Configuration(*tile)) is None:
+        loaded = sm90.plan(problem, H200, sm90.Configuration(*tile)).product.tensor_maps[1]
+        panel = next(width for width in (64, 32, 16, 8) if tile[1] % width == 0)
+        assert loaded.line_bytes == (128 if layout == "t" or tile[1] > 128 else 2 * panel)
 
 
 @pytest.mark.parametrize("layout", ["n", "t"])
@@ -957,4 +995,4 @@ def test_tensor_maps_obey_the_copy_engine() -> None:
             assert a_map.box[:2] == ((64, 64) if c["a_mn_major"] else (64, c["tile_m"]))
             lines = 64 if c["b_mn_major"] else c["tile_n"]
             assert b_map.box[1] * c["cluster"] == lines
-            assert (c["tile_n"] if c["b_mn_major"] else 64) % b_map.box[0] == 0
+            assert (c["b_extent"] if c["b_mn_major"] else 64) % b_map.box[0] == 0

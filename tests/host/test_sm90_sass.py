@@ -63,7 +63,7 @@ class Case:
         return "{}x{} {}{}".format(*self.tile, self.out, " float32" * self.wide)
 
     @property
-    def plan(self) -> Plan:
+    def problem(self) -> Problem:
         m, n = (4096, 2048) if self.many else (40, 16)
         k = 64 if self.out.startswith("short") else 256
         a_batch, b_batch = BATCHES[self.rank]
@@ -75,23 +75,32 @@ class Case:
         shape = (m + gap, n) if along_m else (m, n + gap)
         out_dtype = torch.float32 if self.wide else self.dtype
         out = laid_out(*batch, *shape, columns=along_m, dtype=out_dtype)[..., :m, :n]
-        problem = Problem.of(a, b, out=out, out_dtype=out_dtype)
-        c = sm90.Configuration(*self.tile, cluster=self.cluster, splits=2 if self.out == "split" else 1)
-        assert sm90.unsuited(problem, H200, c) is None
-        return sm90.plan(problem, H200, c)
+        return Problem.of(a, b, out=out, out_dtype=out_dtype)
+
+    @property
+    def configuration(self) -> sm90.Configuration:
+        return sm90.Configuration(*self.tile, cluster=self.cluster, splits=2 if self.out == "split" else 1)
+
+    @property
+    def is_suited(self) -> bool:
+        return sm90.unsuited(self.problem, H200, self.configuration) is None
+
+    @property
+    def plan(self) -> Plan:
+        return sm90.plan(self.problem, H200, self.configuration)
 
 
 # How the kernels of a tile store. Partial products are float32 anyway.
 STORES = [(out, wide) for out in OUTS for wide in (False, True) if not (out == "split" and wide)]
 # The tiles that need the most registers, and those that come next.
-LARGEST = [(128, 256), (64, 256)]
-LARGE = [(128, 224), (128, 192)]
+LARGEST = [(192, 176), (128, 256), (64, 256)]
+LARGE = [(192, 160), (128, 224), (128, 192)]
 
 
 def cases() -> list[Case]:
     """The largest tiles with every way to store, large ones with every other, and every fifth one where registers
     abound; all else is drawn."""
-    draw = random.Random(1)
+    draw = random.Random(3)
     found = []
     for (i, tile), (j, (out, wide)) in itertools.product(enumerate(sm90.TILES), enumerate(STORES)):
         if (i + j) % (1 if tile in LARGEST else 2 if tile in LARGE else 5) == 0:
@@ -99,7 +108,7 @@ def cases() -> list[Case]:
             dtype = draw.choice([torch.bfloat16, torch.float16])
             cluster = draw.choice([1, 2] if tile[1] > 8 else [1])
             found.append(Case(tile, out, wide, layout, dtype, cluster, draw.randrange(4), draw.random() < 0.5))
-    return found
+    return [case for case in found if case.is_suited]
 
 
 CASES = cases()
@@ -144,6 +153,14 @@ def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
 
 
 READ = CASES[::2]  # those whose machine code is read
+
+
+def test_only_the_tallest_tiles_leave_results_to_others() -> None:
+    """They have too few registers for float32 in lines that start anywhere."""
+    left = {(tile, out) for tile, (out, wide) in itertools.product(LARGEST, STORES) if wide} - {
+        (case.tile, case.out) for case in CASES if case.wide
+    }
+    assert left == {((192, 176), out) for out in OUTS if out.startswith("odd")}
 
 
 def test_the_kernels_that_are_read_have_all_tiles_and_all_ways_to_store() -> None:

@@ -39,10 +39,16 @@ from tilesmith.plan import Buffer, Cost, Plan, Rejection, Stage, Tiling
 from tilesmith.problem import ALIGNMENT, Matrix, Problem
 
 # Rows are 64 for each consumer.
-TILES: Final[tuple[tuple[int, int], ...]] = (
+FLOAT32_TILES: Final[tuple[tuple[int, int], ...]] = (
     *((128, n) for n in (256, 224, 192, 160, 128, 96, 64, 32)),
     *((64, n) for n in (256, 192, 128, 96, 64, 32, 16, 8)),
 )
+# Of 16-bit operands. The more sizes there are, the less of the last tiles is empty, and the fuller is the last round.
+TILES: Final[tuple[tuple[int, int], ...]] = (
+    *((192, n) for n in (176, 160, 128)),
+    *FLOAT32_TILES,
+)
+_MOST_CONSUMERS: Final = 2  # whose threads have registers for anything
 _WIDEST_OF_RAW: Final = 128  # where there are two sets of sums and planes in registers
 _MOST_TIMES_SPLIT: Final = 4  # columns of tiles, for each of which a raw A is split again
 _WIDEST_OF_WIDE: Final = 96  # columns of a tile, where there are three sets of sums
@@ -104,9 +110,9 @@ def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
     k_steps = math.ceil(problem.k / TILE_K)
     for swap in (False, True) if problem.m < problem.n and problem.m <= _FEW_ROWS else (False,):
         m, n = (problem.n, problem.m) if swap else (problem.m, problem.n)
-        for tile_m, tile_n in PROMOTED_TILES if _promotes(problem) else TILES:
-            if tile_n >= 2 * max(n, _LEAST_PANEL) or (tile_m > WGMMA_M and m <= WGMMA_M):
-                continue  # at least half of it would be empty
+        for tile_m, tile_n in _tiles(problem):
+            if tile_n >= 2 * max(n, _LEAST_PANEL) or tile_m - WGMMA_M >= m:
+                continue  # at least half of it would be empty, or a consumer idle
             tiles_n = math.ceil(n / tile_n)
             tiles = math.ceil(m / tile_m) * tiles_n * problem.batches
             may_be_raw = _may_be_raw(problem) and tile_n <= _WIDEST_OF_RAW and tiles_n <= _MOST_TIMES_SPLIT
@@ -114,6 +120,12 @@ def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
                 clusters = (1, 2) if m > tile_m and k_steps >= splits * _LEAST_CLUSTER_STEPS else (1,)
                 for cluster, raw in itertools.product(clusters, (False, True) if may_be_raw else (False,)):
                     yield Configuration(tile_m, tile_n, cluster, splits, swap, raw)
+
+
+def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
+    if _promotes(problem):
+        return PROMOTED_TILES
+    return TILES if schemes_of(problem) is None else FLOAT32_TILES
 
 
 def _may_be_raw(problem: Problem) -> bool:
@@ -181,6 +193,8 @@ def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
         return "only float32 that is not packed, in several planes and more than one step along K, is split on the way"
     if c.raw and not layout.a_is_raw:
         return "the copy engine cannot read A where it lies"
+    if c.consumers > _MOST_CONSUMERS and (reason := _needs_registers(layout)):
+        return f"a tile of {c.tile_m} rows has no registers for {reason}"
     if c.splits > layout.k_steps:
         return f"K has fewer than {c.splits} parts of {TILE_K}"
     extent = b_extent(layout, c)
@@ -196,6 +210,16 @@ def _unsuited(layout: Layout, device: Device, c: Configuration) -> str | None:
         if shared_memory(each, device, own)[0] < least:
             return f"{least} stages do not fit in {device.shared_bytes_per_block} bytes of shared memory"
     return None
+
+
+def _needs_registers(layout: Layout) -> str | None:
+    """What takes more of them than 16-bit products do."""
+    if layout.split is not None:
+        return "float32 operands"
+    if layout.finish is not None and layout.finish.residual is not None:
+        return "a residual"
+    is_wide = layout.out.dtype.itemsize > layout.a.dtype.itemsize
+    return "float32 results in lines that are not aligned" if is_wide and not layout.out.aligned else None
 
 
 def _for_wide(c: Configuration) -> Configuration:
@@ -311,7 +335,6 @@ def _work(layout: Layout, c: Configuration) -> sm90_cost.Work:
         b_planes=layout.planes_of_each[1],
         raw=layout.a_is_raw,
         batches=p.batches,
-        narrow_panels=layout.planes == 1 and c.tile_n > TILE_K and c.tile_n % TILE_K != 0,
         loaded_columns=b_extent(layout, c),
         a_straddles=a.straddles,
         b_straddles=b.straddles,

@@ -23,7 +23,7 @@ class _Rates:
 
     # Tensor cores.
     least_wgmma: float  # of a product of 64 x n x 16
-    share_of_two_consumers: float  # of the tensor cores' rate
+    share_of_several_consumers: float  # of the tensor cores' rate
     share_of_one_consumer: float
     narrowness: float  # how much a tile loses that is less than 256 wide
     alone: float  # clocks of a block without a cluster, relative to one in it
@@ -59,7 +59,7 @@ class _Rates:
 
 _SINGLE: Final = _Rates(
     least_wgmma=15.0,
-    share_of_two_consumers=0.975,
+    share_of_several_consumers=0.975,
     share_of_one_consumer=0.74,
     narrowness=0.06,
     alone=1.02,
@@ -89,7 +89,7 @@ _SINGLE: Final = _Rates(
 )
 _PLANES: Final = _Rates(
     least_wgmma=17.2,
-    share_of_two_consumers=0.938,
+    share_of_several_consumers=0.938,
     share_of_one_consumer=0.79,
     narrowness=0.031,
     alone=1.005,
@@ -118,7 +118,7 @@ _PLANES: Final = _Rates(
     sharpness=4.45,
 )
 _CLOCKS_OF_A_COLUMN: Final = 0.5  # of a product of 64 x n x 16
-_SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where lines of B in shared memory are short
+_SHARE_OF_NARROW_PANELS: Final = 0.91  # of the tensor cores' rate, where a tile's width is not made of 64 columns
 _SHARE_OF_ODD_WIDTHS: Final = 0.965  # where columns of B are loaded and not used
 _UNEVEN_RESIDUAL: Final = 1.5  # times as long to read, where a tile's width is not made of lines of 128 bytes
 _STRIPES: Final = 0.06  # more reading where splits read stripes of B that are less than 256 wide
@@ -149,7 +149,6 @@ class Work:
     b_planes: int
     raw: bool  # A is split by those who multiply
     batches: int
-    narrow_panels: bool  # lines of B in shared memory are short
     loaded_columns: int  # of B, for a tile
     a_straddles: bool  # the lines of a tile straddle those of L2
     b_straddles: bool
@@ -221,11 +220,11 @@ def _step(work: Work, rates: _Rates) -> float:
         split, column = _RAW_STEP[consumers]
         return split + column * work.tile_n
     products = 4 * work.products
-    share = rates.share_of_two_consumers if consumers > 1 else rates.share_of_one_consumer
-    if work.narrow_panels:
-        share *= _SHARE_OF_NARROW_PANELS
+    share = rates.share_of_several_consumers if consumers > 1 else rates.share_of_one_consumer
     if work.loaded_columns != work.tile_n:
         share *= _SHARE_OF_ODD_WIDTHS
+    elif work.planes == 1 and work.tile_n > 64 and work.tile_n % 64 != 0:
+        share *= _SHARE_OF_NARROW_PANELS
     multiply = products * consumers * max(work.tile_n * _CLOCKS_OF_A_COLUMN, rates.least_wgmma) / share
     multiply *= math.pow(256 / work.tile_n, rates.narrowness)
     if work.cluster == 1:
@@ -241,14 +240,18 @@ def _end_of_tile(work: Work, rates: _Rates) -> float:
     if work.reduced:
         return rates.store_partial * elements
     is_uneven = work.tile_n % work.line_columns != 0
+    is_odd = work.tile_n > 32 and work.tile_n % 32 != 0  # lines are a quarter as long
     if work.stored_by_threads:
         store = rates.store_by_threads
-        store += rates.store_unevenly if is_uneven and work.steps < rates.hides_store else 0.0
+        store += rates.store_unevenly if is_uneven and (is_odd or work.steps < rates.hides_store) else 0.0
         store *= rates.store_by_one_consumer if work.tile_m == 64 else 1.0
     else:
         # Chunks of the last tile leave between the steps of this one.
         store = rates.store_by_tma
-        store += rates.store_short_lines if is_uneven and work.steps < work.tile_n // 32 else 0.0
+        if is_odd:
+            store += 2 * rates.store_short_lines
+        elif is_uneven and work.steps < work.tile_n // 32:
+            store += rates.store_short_lines
     if work.has_residual:
         store += rates.read_residual * (_UNEVEN_RESIDUAL if is_uneven else 1.0)
     return rates.tile + store * elements

@@ -24,14 +24,15 @@ _MOST_STAGES: Final = 24
 _BARRIER_BYTES: Final = 16  # of a stage
 _SCALE_BYTES: Final = 4  # of a column
 _BIAS_BYTES: Final = 4
+_LEAST_WIDTH_OF_LINES: Final = 128  # of a tile of single planes that gains from lines of full width
 _LEAST_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
 _MOST_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 SHORT_K: Final = 512  # in sums up to this, what two planes leave out may be more than what torch rounds off
 
-# Registers of a producer's and of a consumer's thread. They come from the pool of a block that started with
-# registers_per_sm / threads for each.
-_REGISTERS: Final = (40, 232)
-_REGISTERS_OF_RAW: Final = {1: (24, 248), 2: (24, 240)}  # by consumers
+# Registers of a producer's and of a consumer's thread, by consumers. They come from the pool of a block that started
+# with registers_per_sm / threads for each.
+_REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
+_REGISTERS_OF_RAW: Final = {1: (24, 248), 2: (24, 240)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ def product_stage(layout: Layout, device: Device, c: Configuration, runs: Runs) 
     finish_at = len(arguments)
     arguments += finish.arguments(layout.finish, MOST_BATCH_DIMENSIONS)
     arguments = arguments.ljust(round_up(len(arguments), 64), b"\0")
-    producer_registers, consumer_registers = _REGISTERS_OF_RAW[c.consumers] if layout.a_is_raw else _REGISTERS
+    producer_registers, consumer_registers = (_REGISTERS_OF_RAW if layout.a_is_raw else _REGISTERS)[c.consumers]
     skips_zeros = layout.skips_zeros(c)
     tiles_m, tiles_n = cluster_tiles(p, c)
     constants: dict[str, Constant] = {
@@ -334,7 +335,8 @@ def _staging(layout: Layout, c: Configuration) -> Staging:
 
 def b_extent(layout: Layout, c: Configuration) -> int:
     """The columns of B that are loaded for a tile: more than the tile has, if that makes lines of full width."""
-    if layout.planes > 1 and layout.b.mn_major and c.tile_n > TILE_K:
+    least = TILE_K if layout.planes > 1 else _LEAST_WIDTH_OF_LINES
+    if layout.b.mn_major and c.tile_n > least:
         return round_up(c.tile_n, TILE_K)
     return c.tile_n
 
