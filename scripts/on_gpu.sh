@@ -5,7 +5,8 @@ cd "$(dirname "$0")/.."
 export PYTHONPATH=src
 failed=0
 
-python3 -m pytest tests -m gpu -q -n "$(($(nproc) - 2))" -p no:cacheprovider || failed=1
+# A failure is named as soon as it is there: a run that is cut off tells of it too.
+python3 -m pytest tests -m gpu -v -n "$(($(nproc) - 2))" -p no:cacheprovider | grep -vE "PASSED|^tests/[^ ]+::" || failed=1
 # The driver's bindings ask for symbols that the driver may not have: those are no errors of ours.
 for tool in "memcheck --report-api-errors no" racecheck synccheck; do
   echo "== compute-sanitizer $tool"

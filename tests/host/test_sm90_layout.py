@@ -365,7 +365,7 @@ class Product:
         b_batch = [x * moves for x, moves in zip(batch, self.b_moves, strict=True)]
         first_n = work.n * c["tile_n"]
         steps = range(work.first_k, work.first_k + work.k_steps)
-        b = [self.b.load(first_n, k * TILE_K, b_batch)[: self.constants["tile_n"]] for k in steps]
+        b = [self.b.load(first_n, k * TILE_K, b_batch)[: c["tile_n"]] for k in steps]
         for place in range(c["cluster"]):
             first_m = (work.m * c["cluster"] + place) * c["tile_m"]
             total = np.zeros((c["tile_m"], c["tile_n"]))

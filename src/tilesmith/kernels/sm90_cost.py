@@ -1,11 +1,12 @@
 """What a configuration of the `sm90` family is expected to cost.
 
 The constants were fitted to timings on an H200 (docs/measured.md): 992 of 78 products of 16-bit operands, and 834 of
-28 products of float32; those of raw configurations were set by hand to twelve timings, and those of 16-bit results
-that threads store and of residuals to twenty. On 1,278 later timings of 26 products of either kind, by `tilesmith
-tune`, the configuration with the least expected clocks took 0.3% and 0.1% more, on average, than the best one, and
-2.7% at most; scripts/fit_costs.py, which fits them to such timings, found none that choose better. Absolute times are
-off by 17% (root mean square): the clock depends on the product.
+28 products of float32; those of raw configurations were set by hand to twelve timings, those of 16-bit results that
+threads store and of residuals to twenty, and widths that are no multiple of 32 to some fifty. On 1,278 later timings of
+26 products of either kind, by `tilesmith tune`, the configuration with the least expected clocks took 0.3% and 0.1%
+more, on average, than the best one, and 2.7% at most; scripts/fit_costs.py, which fits them to such timings, found none
+that choose better. On 53 products of 16-bit operands, most of them with sizes that are no multiples of 64, it took 3.1%
+more, and 44% at most. Absolute times are off by 17% (root mean square): the clock depends on the product.
 """
 
 import math

@@ -24,7 +24,7 @@ _MOST_STAGES: Final = 24
 _BARRIER_BYTES: Final = 16  # of a stage
 _SCALE_BYTES: Final = 4  # of a column
 _BIAS_BYTES: Final = 4
-_LEAST_WIDTH_OF_LINES: Final = 128  # of a tile of single planes that gains from lines of full width
+_WIDEST_IN_SHORT_LINES: Final = 128  # of tiles of single planes: wider ones load columns that they do not use
 _LEAST_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
 _MOST_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 SHORT_K: Final = 512  # in sums up to this, what two planes leave out may be more than what torch rounds off
@@ -335,8 +335,8 @@ def _staging(layout: Layout, c: Configuration) -> Staging:
 
 def b_extent(layout: Layout, c: Configuration) -> int:
     """The columns of B that are loaded for a tile: more than the tile has, if that makes lines of full width."""
-    least = TILE_K if layout.planes > 1 else _LEAST_WIDTH_OF_LINES
-    if layout.b.mn_major and c.tile_n > least:
+    widest_in_short = TILE_K if layout.planes > 1 else _WIDEST_IN_SHORT_LINES
+    if layout.b.mn_major and c.tile_n > widest_in_short:
         return round_up(c.tile_n, TILE_K)
     return c.tile_n
 
