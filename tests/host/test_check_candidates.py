@@ -78,7 +78,7 @@ FORWARDS = {
             case 7:
                 right = result.clone()
                 def later():
-                    time.sleep(0.005)
+                    time.sleep(0.3)
                     result.copy_(right)
                 threading.Thread(target=later).start()
                 result.zero_()

@@ -6,7 +6,9 @@ someone has replaced one.
 
 import contextlib
 import sys
+import threading
 import time
+from collections.abc import Container
 from typing import Any, Final
 
 import torch
@@ -15,12 +17,14 @@ from torch import Tensor
 from tilesmith.bench import precision
 from tilesmith.kernelbench.check import analysis, exchange, loading, speed, watch, wire
 
-_SETTLING: Final = 0.03  # seconds in which a thread that was left behind would show
+_PATIENCE: Final = 1.0  # seconds for the threads that a call left behind
+_SETTLING: Final = 0.03  # seconds in which a thread that Python does not know of would show
 _ASLEEP: Final = 20_000_000  # clocks for which the GPU's stream waits before it has the inputs
 _BLOCK: Final = 2**26  # bytes of freed memory to poison at once
 _BLOCKS: Final = 8
 
-_sleep = time.sleep
+_sleep, _clock = time.sleep, time.monotonic
+_threads, _join = threading.enumerate, threading.Thread.join
 
 
 class Worker:
@@ -46,6 +50,7 @@ class Worker:
         after it go to another file; {"types": names} if something came out that is no plain tensor."""
         given = exchange.load(inputs)
         self._poison()
+        threads_before = _threads()
         with torch.no_grad():
             results = loading.leaves(self._model(*self._filled(given)))
             types = [f"{type(x).__module__}.{type(x).__name__}" for x in results if type(x) is not Tensor]
@@ -53,7 +58,7 @@ class Worker:
                 return {"types": types}
             tensors: list[Any] = results
             at_once = [x.clone() for x in tensors]  # on the stream of the caller, which need not wait for others
-            self._settle()
+            self._settle(threads_before)
             # Kept until the next call, for the reference's process to copy.
             self._said = {"at once": at_once, "settled": [x.clone() for x in tensors], "inputs": self._held}
             exchange.save(self._said, outputs)
@@ -118,7 +123,13 @@ class Worker:
                 held.copy_(x)
         return self._held
 
-    def _settle(self) -> None:
+    def _settle(self, threads_before: Container[threading.Thread]) -> None:
+        """Waits for what the call may have left behind."""
+        end = _clock() + _PATIENCE
+        for thread in _threads():
+            if thread not in threads_before:
+                with contextlib.suppress(AssertionError, RuntimeError):  # one that Python did not start
+                    _join(thread, max(0.0, end - _clock()))
         if self._device == "cuda":
             torch.cuda.synchronize()
         else:
