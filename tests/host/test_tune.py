@@ -150,6 +150,21 @@ class TestTuning:
         assert found.regret == len(found.expected) / len(found.best)
         assert list(found.milliseconds.values()) == sorted(found.milliseconds.values())
 
+    def test_the_best_has_been_through_the_last_rounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also if they are slower than the first ones: those that were left out would seem to be faster then."""
+        thorough: set[str] = set()
+
+        def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, Timing]:
+            if rounds == tuning._LAST_ROUNDS:
+                thorough.update(calls)
+            slower = 2.0 if rounds == tuning._LAST_ROUNDS else 1.0
+            return {name: Timing((slower * len(name),) * rounds) for name in calls}
+
+        monkeypatch.setattr(timing, "interleaved", interleaved)
+        found = tuning.tune(problem(), within=3.0)
+        assert found.best in thorough
+        assert thorough < found.milliseconds.keys()
+
     def test_the_command_keeps_winners_and_reports_regret(self, tmp_path: Path) -> None:
         target = tmp_path / "t.json"
         arguments = ["tune", "--shape", "512x4096x512", "--dtype", "bfloat16", "--json", str(target)]

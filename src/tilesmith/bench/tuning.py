@@ -20,7 +20,7 @@ from tilesmith.problem import Matrix, Problem
 
 _FIRST_ROUNDS: Final = 5
 _LAST_ROUNDS: Final = 20
-_CLOSE: Final = 1.1  # candidates that are this close to the best after the first rounds go through the last ones
+_CLOSE: Final = 1.1  # candidates that are this close to the best go through the last rounds
 _COMPILERS: Final = 8  # at the same time
 WORTH: Final = 0.01  # a plan must be faster by this to be preferred
 
@@ -57,8 +57,10 @@ def tune(problem: Problem, within: float) -> Tuned:
     prepared = _prepared(tried, index)
     calls = {name: partial(each, a, b) for name, each in prepared.items()}
     found = _medians(calls, _FIRST_ROUNDS)
-    close = {name for name, time in found.items() if time <= _CLOSE * min(found.values())} | {every[0].name}
-    found |= _medians({name: calls[name] for name in close}, _LAST_ROUNDS)
+    finalists: set[str] = set()
+    while more := (_close_to_the_best(found) | {every[0].name}) - finalists:  # again where the clock fell in between
+        finalists |= more
+        found |= _medians({name: calls[name] for name in finalists}, _LAST_ROUNDS)
     ordered = dict(sorted(found.items(), key=lambda each: each[1]))
     return Tuned(problem, every[0].name, ordered, len(every) - len(tried))
 
@@ -75,6 +77,10 @@ def _prepared(tried: Sequence[Candidate], index: int) -> dict[str, Prepared]:
 
 def _medians(calls: dict[str, partial[torch.Tensor]], rounds: int) -> dict[str, float]:
     return {name: times.median for name, times in timing.interleaved(calls, rounds=rounds).items()}
+
+
+def _close_to_the_best(found: dict[str, float]) -> set[str]:
+    return {name for name, time in found.items() if time <= _CLOSE * min(found.values())}
 
 
 def _operand(problem: Problem, matrix: Matrix) -> torch.Tensor:
