@@ -11,9 +11,9 @@ import torch
 
 from tilesmith.bench import shapes, suites, textbook
 from tilesmith.bench.errors import error
-from tilesmith.kernelbench.expression import show
 from tilesmith.kernelbench.problem_file import ProblemFile, shipped
 from tilesmith.kernelbench.recognize import recognize_here
+from tilesmith.kernelbench.show import show
 
 
 def round_to_float32(exact: Fraction) -> float:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilesmith.kernelbench.expression import Attribute, Input, Scalar, show
+from tilesmith.kernelbench.expression import Attribute, Input, Scalar
 from tilesmith.kernelbench.loading import Parameter, UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
 from tilesmith.kernelbench.recognize import Recognized, recognize, recognize_here
+from tilesmith.kernelbench.show import show
 
 # Every shipped problem: what forward computes, and the shapes of its tensors and of the result.
 EXPECTED: dict[str, tuple[str, list[tuple[int, ...]], tuple[int, ...]]] = {

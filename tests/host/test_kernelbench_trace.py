@@ -19,12 +19,13 @@ from tilesmith.kernelbench.expression import (
     Triangle,
     View,
     evaluate,
-    from_dict,
-    show,
-    to_dict,
+    from_rows,
+    nodes,
+    to_rows,
 )
 from tilesmith.kernelbench.loading import UnsupportedError
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+from tilesmith.kernelbench.show import show
 from tilesmith.kernelbench.trace import LARGEST, trace
 
 # The elements are small integers, so that every order of summation gives the same floats.
@@ -64,7 +65,7 @@ def check(file: ProblemFile, expected: str) -> None:
     """The expression is the expected one, crosses JSON, and gives what forward gives on real tensors."""
     found = trace(file)
     assert show(found) == expected
-    assert from_dict(json.loads(json.dumps(to_dict(found)))) == found
+    assert from_rows(json.loads(json.dumps(to_rows(found)))) == found
     space: dict[str, Any] = {}
     exec(file.text.replace("cuda", "cpu"), space)
     inputs, model = space["get_inputs"](), space["Model"]()
@@ -367,6 +368,39 @@ def test_a_tensor_that_is_neither_argument_nor_parameter_is_refused() -> None:
         trace(problem("A @ self.w", "self.w = torch.rand(7, 3)", A=(5, 7)))
 
 
+def test_equal_nodes_are_one() -> None:
+    a, b = matrix("A", 0, 4, 4), matrix("B", 1, 4, 4)
+    assert Product(a, b) is Product(a, b) is not Product(b, a)
+    assert Scaled(a, Scalar(2)) is not Scaled(a, Scalar(2.0))
+    assert Scalar(0.0) is not Scalar(-0.0)
+
+
+def test_a_value_that_is_used_twice_counts_once() -> None:
+    found = trace(problem("for _ in range(100): A = A + A\n        return A * 0.5", A=(4, 4)))
+    assert len(nodes(found)) == 103
+    assert from_rows(json.loads(json.dumps(to_rows(found)))) is found
+    assert torch.equal(evaluate(found, [torch.ones(4, 4)]), torch.full((4, 4), 2.0**99))
+    assert show(found).startswith("(t99 + t99) * 0.5 where t1 = A + A, t2 = t1 + t1,")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("C = A @ B; return C + C", "t1 + t1 where t1 = A @ B"),
+        ("C = (A @ B).flatten(); return C * C", "t1 * t1 where t1 = (A @ B).reshape(16)"),
+        ("return (A @ B).T + A @ B", "t1.T + t1 where t1 = A @ B"),
+        ("C = A.T; return C @ C", "A.T @ A.T"),
+        ("C = A @ B; return C.triu() + C", "triu(t1) + t1 where t1 = A @ B"),
+    ],
+)
+def test_what_is_used_twice_has_a_name(body: str, expected: str) -> None:
+    check(problem(body, **SQUARES), expected)
+
+
+def test_names_of_values_are_none_of_the_arguments() -> None:
+    check(problem("C = t1 @ t1; return C + C", t1=(4, 4)), "t2 + t2 where t2 = t1 @ t1")
+
+
 def test_an_expression_that_doubles_with_every_line_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"aten.add, after too many operations, at p.py:16"):
         trace(problem(f"for _ in range({LARGEST}): A = A + A\n        return A", A=(4, 4)))
@@ -389,16 +423,11 @@ def test_every_node_crosses_json() -> None:
     weight = Attribute("layers.0.weight", (4,), torch.bfloat16)
     product = Product(View(a, "permute", (1, 0)), View(View(b, "reshape", (2, 4, 4)), "expand", (2, 4, 4)))
     whole = Triangle(Added(Scaled(product, Scalar(2.5, "s", 2)), Multiplied(weight, a)), upper=False, diagonal=-2)
-    assert from_dict(json.loads(json.dumps(to_dict(whole)))) == whole
+    assert from_rows(json.loads(json.dumps(to_rows(whole)))) == whole
     assert (whole.shape, whole.dtype) == ((2, 4, 4), torch.bfloat16)
-    assert to_dict(a) == {
-        "node": "Input",
-        "name": "A",
-        "index": 0,
-        "shape": [4, 4],
-        "dtype": "bfloat16",
-        "strides": [4, 1],
-    }
+    assert to_rows(a) == [
+        {"node": "Input", "name": "A", "index": 0, "shape": [4, 4], "dtype": "bfloat16", "strides": [4, 1]}
+    ]
 
 
 @pytest.mark.parametrize(

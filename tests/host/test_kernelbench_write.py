@@ -321,6 +321,10 @@ FORWARDS = [
     "torch.triu(a) @ b",
     "torch.einsum('ik,kj->ji', a, b) * c.T",
     "(a @ b).reshape(-1)",
+    "(lambda d: d + d)(a @ b)",
+    "(lambda d: torch.triu(d) + d)(a @ b)",
+    "(lambda d: torch.triu(d) @ torch.tril(d).T + d @ d.T)(a @ b)",
+    "(lambda d: d * d + torch.triu(d))(torch.triu(a @ b))",
 ]
 
 
@@ -340,6 +344,13 @@ def get_init_inputs():
     names, _ = on_the_cpu(text_of(problem))
     arguments = torch.randn(6, 4), torch.randn(4, 5), torch.randn(6, 5)
     torch.testing.assert_close(names["ModelNew"]()(*arguments), problem_model(problem)(*arguments))
+
+
+def test_a_product_that_is_used_twice_is_computed_once() -> None:
+    text = PROBLEMS["01_square.py"].text.replace("return torch.matmul(A, B)", "C = A @ B; return C.triu() + C * C")
+    model = text_of(ProblemFile("p.py", text)).partition("class ModelNew")[2]
+    assert model.count("_matmul(") == 1
+    assert "_triangle(" not in model
 
 
 def test_a_model_that_is_not_a_class_of_the_file_is_refused() -> None:

@@ -17,9 +17,9 @@ from tilesmith.jit import compiler
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.verdict import Verdict
 from tilesmith.kernelbench.cuda_text import device_texts
-from tilesmith.kernelbench.expression import show
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.recognize import recognize
+from tilesmith.kernelbench.show import show
 from tilesmith.kernelbench.write import plan_of, written
 
 # By architecture, the GPU that is planned for where none is here, or another is.

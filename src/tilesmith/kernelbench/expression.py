@@ -1,21 +1,52 @@
-"""What a problem's forward computes: a tree of frozen values that can travel as JSON.
+"""What a problem's forward computes: a graph of frozen values that can travel as JSON.
 
 The leaves are arguments of forward, parameters of the model and numbers. Every node has a shape and a
-type, and `evaluate` says with plain torch what it means.
+type, and `evaluate` says with plain torch what it means. Equal nodes are one object: a value that is used twice is
+one node with two users, and no function here visits it twice.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 
 Shape: TypeAlias = tuple[int, ...]
 Number: TypeAlias = int | float
 
+_interned: Final[WeakValueDictionary[Any, Any]] = WeakValueDictionary()
 
-@dataclass(frozen=True, slots=True)
-class Input:
+
+class _Interned(type):
+    """Gives equal nodes the same identity, which is then all that a comparison has to look at."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        node = super().__call__(*args, **kwargs)
+        return _interned.setdefault((cls, *(_key(getattr(node, name)) for name in _arguments(node))), node)
+
+
+class _Node(metaclass=_Interned):
+    __slots__ = ()
+
+    def _is(self, shape: Sequence[int], dtype: torch.dtype) -> None:
+        """Sets what follows from a node's arguments."""
+        object.__setattr__(self, "shape", tuple(shape))
+        object.__setattr__(self, "dtype", dtype)
+
+
+def _arguments(node: Any) -> list[str]:
+    return [x.name for x in fields(node) if x.init]
+
+
+def _key(value: Any) -> Any:
+    """A number with its type: 2 and 2.0 are different factors, 0.0 and -0.0 too."""
+    return (type(value), repr(value)) if isinstance(value, int | float) else value
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Input(_Node):
     """A tensor among the arguments of forward."""
 
     name: str
@@ -25,8 +56,8 @@ class Input:
     strides: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Attribute(_Node):
     """A parameter or buffer of the model."""
 
     path: str  # e.g. "linear.weight"
@@ -34,8 +65,8 @@ class Attribute:
     dtype: torch.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Scalar(_Node):
     """A Python number: a constant, or an argument of forward, which has a name and an index.
 
     The value of an argument is the one that get_inputs gave; forward may be called with another.
@@ -55,8 +86,8 @@ class Scalar:
         return torch.float64 if isinstance(self.value, float) else torch.int64
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class View(_Node):
     """The same elements at other places, without arithmetic.
 
     All of torch's spellings become three: "permute", whose arguments are the dimensions; "reshape", which also
@@ -66,96 +97,82 @@ class View:
     x: "Expression"
     op: Literal["permute", "reshape", "expand"]
     arguments: tuple[int, ...]
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
-    @property
-    def shape(self) -> Shape:
-        return tuple(self.x.shape[i] for i in self.arguments) if self.op == "permute" else self.arguments
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.x.dtype
+    def __post_init__(self) -> None:
+        moved = self.op == "permute"
+        self._is([self.x.shape[i] for i in self.arguments] if moved else self.arguments, self.x.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Product(_Node):
     """torch.matmul: vectors, matrices, or batches of matrices that are broadcast."""
 
     a: "Expression"
     b: "Expression"
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
-    @property
-    def shape(self) -> Shape:
+    def __post_init__(self) -> None:
         rows, columns = self.a.shape[-2:-1], self.b.shape[-1:] if len(self.b.shape) > 1 else ()
-        return (*torch.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2]), *rows, *columns)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.a.dtype
+        batch = torch.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2])
+        self._is((*batch, *rows, *columns), self.a.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Scaled(_Node):
     """A tensor times one number."""
 
     x: "Expression"
     factor: Scalar
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
-    @property
-    def shape(self) -> Shape:
-        return self.x.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.result_type(_stand_in(self.x), self.factor.value)
+    def __post_init__(self) -> None:
+        self._is(self.x.shape, torch.result_type(_stand_in(self.x), self.factor.value))
 
 
-@dataclass(frozen=True, slots=True)
-class Multiplied:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Multiplied(_Node):
     """Two tensors, broadcast, element by element: a factor for every row, for example."""
 
     x: "Expression"
     y: "Expression"
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
-    @property
-    def shape(self) -> Shape:
-        return tuple(torch.broadcast_shapes(self.x.shape, self.y.shape))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.result_type(_stand_in(self.x), _stand_in(self.y))
+    def __post_init__(self) -> None:
+        shape = torch.broadcast_shapes(self.x.shape, self.y.shape)
+        self._is(shape, torch.result_type(_stand_in(self.x), _stand_in(self.y)))
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Added(_Node):
     """The sum of two tensors, broadcast: a bias, for example."""
 
     x: "Expression"
     y: "Expression"
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
-    @property
-    def shape(self) -> Shape:
-        return tuple(torch.broadcast_shapes(self.x.shape, self.y.shape))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.result_type(_stand_in(self.x), _stand_in(self.y))
+    def __post_init__(self) -> None:
+        shape = torch.broadcast_shapes(self.x.shape, self.y.shape)
+        self._is(shape, torch.result_type(_stand_in(self.x), _stand_in(self.y)))
 
 
-@dataclass(frozen=True, slots=True)
-class Triangle:
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Triangle(_Node):
     """torch.triu or torch.tril: zero below (or above) a diagonal of the last two dimensions."""
 
     x: "Expression"
     upper: bool
     diagonal: int = 0
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
-    @property
-    def shape(self) -> Shape:
-        return self.x.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.x.dtype
+    def __post_init__(self) -> None:
+        self._is(self.x.shape, self.x.dtype)
 
 
 Leaf: TypeAlias = Input | Attribute | Scalar
@@ -166,40 +183,53 @@ _NODES: Final = {
 }
 
 
+_ARITHMETIC: Final = (Product, Scaled, Multiplied, Added, Triangle)
+
+
 def _stand_in(x: Expression) -> torch.Tensor:
     """A tensor without memory, for torch's rules of type promotion, which ask how many dimensions there are."""
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
-def to_dict(node: Expression) -> dict[str, Any]:
-    """A node as JSON can hold it.
+def to_rows(x: Expression) -> list[dict[str, Any]]:
+    """An expression as JSON can hold it: its distinct nodes, which name others by their places before them.
 
-    >>> to_dict(Scaled(Attribute("w", (2,), torch.float32), Scalar(0.5)))["x"]
+    >>> to_rows(Scaled(Attribute("w", (2,), torch.float32), Scalar(0.5)))[0]
     {'node': 'Attribute', 'path': 'w', 'shape': [2], 'dtype': 'float32'}
     """
+    places: dict[Expression, int] = {}
 
-    def plain(x: Any) -> Any:
-        if isinstance(x, torch.dtype):
-            return str(x).removeprefix("torch.")
-        if isinstance(x, tuple):
-            return list(x)
-        return to_dict(x) if isinstance(x, Expression) else x
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return str(value).removeprefix("torch.")
+        if isinstance(value, tuple):
+            return list(value)
+        return {"at": places[value]} if isinstance(value, Expression) else value
 
-    return {"node": type(node).__name__} | {field.name: plain(getattr(node, field.name)) for field in fields(node)}
+    rows = []
+    for node in nodes(x):
+        rows.append(
+            {"node": type(node).__name__} | {name: plain(getattr(node, name)) for name in _arguments(node)},
+        )
+        places[node] = len(places)
+    return rows
 
 
-def from_dict(data: Mapping[str, Any]) -> Expression:
-    """The node of which `to_dict` made this."""
+def from_rows(rows: Sequence[Mapping[str, Any]]) -> Expression:
+    """The expression of which `to_rows` made this."""
+    found: list[Expression] = []
 
     def value(name: str, x: Any) -> Any:
         if name == "dtype":
             return getattr(torch, x)
         if isinstance(x, list):
             return tuple(x)
-        return from_dict(x) if isinstance(x, dict) else x
+        return found[x["at"]] if isinstance(x, dict) else x
 
-    node = _NODES[data["node"]]
-    return node(**{name: value(name, x) for name, x in data.items() if name != "node"})
+    for row in rows:
+        node = _NODES[row["node"]]
+        found.append(node(**{name: value(name, x) for name, x in row.items() if name != "node"}))
+    return found[-1]
 
 
 def children(x: Expression) -> tuple[Expression, ...]:
@@ -215,14 +245,46 @@ def children(x: Expression) -> tuple[Expression, ...]:
             return ()
 
 
+def nodes(x: Expression) -> list[Expression]:
+    """The distinct nodes of an expression, each after those that it is made of."""
+    found: dict[Expression, None] = {}
+    stack = [x]
+    while stack:
+        missing = [child for child in children(stack[-1]) if child not in found]
+        if missing:
+            stack += reversed(missing)
+        else:
+            found.setdefault(stack.pop())
+    return list(found)
+
+
+def shared(*results: Expression) -> list[Expression]:
+    """The nodes with arithmetic in them that are used more than once, each after those that it is made of."""
+    order = list(dict.fromkeys(node for x in results for node in nodes(x)))
+    uses = Counter([*results, *(child for node in order for child in children(node))])
+    costly: set[Expression] = set()
+    for node in order:
+        if isinstance(node, _ARITHMETIC) or not costly.isdisjoint(children(node)):
+            costly.add(node)
+    return [node for node in order if uses[node] > 1 and node in costly]
+
+
 def evaluate(
     x: Expression, inputs: Sequence[torch.Tensor | Number], attributes: Mapping[str, torch.Tensor] | None = None
 ) -> torch.Tensor:
     """What an expression means: its value for these arguments of forward and these parameters, by path."""
+    values: dict[Expression, torch.Tensor] = {}
+    for node in nodes(x):
+        values[node] = _evaluated(node, values, inputs, attributes or {})
+    return values[x]
 
-    def tensor(node: Expression) -> torch.Tensor:
-        return evaluate(node, inputs, attributes)
 
+def _evaluated(
+    x: Expression,
+    values: Mapping[Expression, torch.Tensor],
+    inputs: Sequence[torch.Tensor | Number],
+    attributes: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
     match x:
         case Input():
             value = inputs[x.index]
@@ -230,66 +292,25 @@ def evaluate(
                 raise TypeError(f"argument {x.name} must be a tensor, not {value!r}")
             return value
         case Attribute():
-            return (attributes or {})[x.path]
+            return attributes[x.path]
         case View(y, "permute", dimensions):
-            return tensor(y).permute(dimensions)
+            return values[y].permute(dimensions)
         case View(y, "reshape", shape):
-            return tensor(y).reshape(shape)
+            return values[y].reshape(shape)
         case View(y, _, shape):
-            return tensor(y).expand(shape)
+            return values[y].expand(shape)
         case Product(a, b):
-            return torch.matmul(tensor(a), tensor(b))
+            return torch.matmul(values[a], values[b])
         case Scaled(y, factor):
-            return torch.mul(tensor(y), factor.value if factor.index is None else inputs[factor.index])
+            return torch.mul(values[y], factor.value if factor.index is None else inputs[factor.index])
         case Multiplied(y, z):
-            return torch.mul(tensor(y), tensor(z))
+            return torch.mul(values[y], values[z])
         case Added(y, z):
-            return torch.add(tensor(y), tensor(z))
+            return torch.add(values[y], values[z])
         case Triangle(y, upper, diagonal):
-            return (torch.triu if upper else torch.tril)(tensor(y), diagonal)
+            return (torch.triu if upper else torch.tril)(values[y], diagonal)
         case Scalar():
             return torch.tensor(x.value if x.index is None else inputs[x.index])
-
-
-def show(x: Expression) -> str:
-    """An expression as a person writes it.
-
-    >>> a, b = (Input(name, i, (4, 4), torch.float32, (4, 1)) for i, name in enumerate("AB"))
-    >>> show(Triangle(Product(View(a, "permute", (1, 0)), b), upper=True))
-    'triu(A.T @ B)'
-    """
-
-    def inner(node: Expression) -> str:
-        return f"({show(node)})" if isinstance(node, Product | Scaled | Multiplied | Added) else show(node)
-
-    match x:
-        case Input(name):
-            return name
-        case Attribute(path):
-            return f"self.{path}"
-        case Scalar():
-            return x.name or repr(x.value)
-        case View(y):
-            return inner(y) + _show_view(x)
-        case Product(a, b):
-            return f"{inner(a)} @ {inner(b)}"
-        case Scaled(y, z) | Multiplied(y, z):
-            return f"{inner(y)} * {inner(z)}"
-        case Added(y, z):
-            return f"{show(y)} + {inner(z) if isinstance(z, Added) else show(z)}"
-        case Triangle(y, upper, diagonal):
-            return f"{'triu' if upper else 'tril'}({show(y)}{f', {diagonal}' if diagonal else ''})"
-
-
-def _show_view(view: View) -> str:
-    sizes, count = view.arguments, len(view.arguments)
-    if swaps_last_two(view):
-        return ".T" if count == 2 else ".mT"
-    if view.op == "reshape":
-        for i in range(count):
-            if sizes[i] == 1 and sizes[:i] + sizes[i + 1 :] == view.x.shape:
-                return f".unsqueeze({i})"
-    return f".{view.op}({', '.join(map(str, sizes))})"
 
 
 def swaps_last_two(x: Expression) -> bool:

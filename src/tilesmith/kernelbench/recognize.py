@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_dict, to_dict
+from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_rows, to_rows
 from tilesmith.kernelbench.loading import Parameter, UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.trace import trace
@@ -34,9 +34,9 @@ class Recognized:
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {
-            "expression": to_dict(self.expression),
+            "expression": to_rows(self.expression),
             "forward_parameters": list(self.forward_parameters),
-            "inputs": [to_dict(x) for x in self.inputs],
+            "inputs": [to_rows(x) for x in self.inputs],
             "init_inputs_count": self.init_inputs_count,
             "parameters": [
                 [x.path, list(x.shape), str(x.dtype).removeprefix("torch."), x.requires_grad, x.buffer]
@@ -47,13 +47,13 @@ class Recognized:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Recognized":
         """The value of which `to_dict` made this."""
-        inputs = tuple(x for x in map(from_dict, data["inputs"]) if isinstance(x, Input | Scalar))
+        inputs = tuple(x for x in map(from_rows, data["inputs"]) if isinstance(x, Input | Scalar))
         parameters = tuple(
             Parameter(path, tuple(shape), getattr(torch, dtype), requires_grad, buffer)
             for path, shape, dtype, requires_grad, buffer in data["parameters"]
         )
         names = tuple(data["forward_parameters"])
-        return cls(from_dict(data["expression"]), names, inputs, data["init_inputs_count"], parameters)
+        return cls(from_rows(data["expression"]), names, inputs, data["init_inputs_count"], parameters)
 
 
 def recognize_here(problem: ProblemFile) -> Recognized:

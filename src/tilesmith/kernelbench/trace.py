@@ -15,12 +15,13 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilesmith.kernelbench.expression import Attribute, Expression, Input, Number, Scalar, children, show
+from tilesmith.kernelbench.expression import Attribute, Expression, Input, Number, Scalar, nodes
 from tilesmith.kernelbench.loading import Loaded, UnsupportedError, describe, load, on_meta, where
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, RefusalError, Stale, Value, plain
+from tilesmith.kernelbench.show import show
 
-LARGEST: Final = 500  # nodes of an expression; a value that is used twice counts twice
+LARGEST: Final = 500  # distinct nodes of an expression
 
 _aten: Final = torch.ops.aten
 
@@ -135,7 +136,7 @@ class _Recorder(TorchDispatchMode):
         return known[1]
 
     def _check(self, value: Expression, result: torch.Tensor, what: str) -> None:
-        if _size(value) > LARGEST:
+        if len(nodes(value)) > LARGEST:
             raise RefusalError(f"{what}, after too many operations,")
         if (value.shape, value.dtype) != (tuple(result.shape), result.dtype):
             raise RefusalError(f"{what} to {result.dtype}")
@@ -168,15 +169,6 @@ def _reason(func: Any, args: tuple[Any, ...]) -> str:
     if not any(isinstance(x, torch.Tensor) for x in flat):
         return ", which makes a tensor,"
     return ""
-
-
-def _size(x: Expression) -> int:
-    """The number of nodes; some number above LARGEST if there are more."""
-    count, stack = 0, [x]
-    while stack and count <= LARGEST:
-        stack += children(stack.pop())
-        count += 1
-    return count
 
 
 class _Undecided:

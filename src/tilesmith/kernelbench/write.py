@@ -5,7 +5,7 @@ kernels that can do any product; so do gradients.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from importlib import resources
 from textwrap import indent, wrap
 from typing import Final
@@ -28,13 +28,13 @@ from tilesmith.kernelbench.expression import (
     Scaled,
     Triangle,
     View,
-    children,
     evaluate,
-    show,
+    nodes,
     swaps_last_two,
 )
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import Recognized
+from tilesmith.kernelbench.show import names_of_shared, show
 from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -57,10 +57,10 @@ def written(
     and times itself with the problem's own model."""
     plan = plan_of(recognized, device, accuracy)
     text = _template("module.py.in")
-    nodes = list(_nodes(recognized.expression))
-    if any(isinstance(node, Scaled | Multiplied) for node in nodes):
+    found = nodes(recognized.expression)
+    if any(isinstance(node, Scaled | Multiplied) for node in found):
         text += _template("factors.py.in")
-    if any(isinstance(node, Triangle) for node in nodes):
+    if any(isinstance(node, Triangle) for node in found):
         text += _template("triangle.py.in")
     operands = _planned_operands(recognized) if plan else None
     values = {
@@ -87,14 +87,14 @@ def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan 
     if operands is None or any(x.dtype != torch.float32 for x in operands):
         return None
     # Of triangles, as a rule, if a triangle of the product is all that is wanted.
-    skips_zeros = any(isinstance(node, Triangle) for node in _nodes(recognized.expression))
+    skips_zeros = any(isinstance(node, Triangle) for node in nodes(recognized.expression))
     plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
     return None if plan.name.startswith("simt") else plan
 
 
 def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The operands of the largest product, without memory, as our kernels get them."""
-    products = [node for node in _nodes(recognized.expression) if isinstance(node, Product)]
+    products = [node for node in nodes(recognized.expression) if isinstance(node, Product)]
     if not products:
         return None
     inputs = [_stand_in(x) if isinstance(x, Input) else x.value for x in recognized.inputs]
@@ -108,12 +108,6 @@ def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tenso
 
 def _stand_in(x: Input) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
-
-
-def _nodes(x: Expression) -> Iterator[Expression]:
-    yield x
-    for child in children(x):
-        yield from _nodes(child)
 
 
 def _header(recognized: Recognized, plan: Plan | None, accuracy: Accuracy) -> str:
@@ -130,12 +124,30 @@ def _header(recognized: Recognized, plan: Plan | None, accuracy: Accuracy) -> st
 
 
 def _forward(recognized: Recognized) -> str:
-    parameters = ", ".join(["self", *recognized.forward_parameters[: len(recognized.inputs)]])
-    return f"{_INDENT}def forward({parameters}):\n{_INDENT * 2}return {_code(recognized.expression)}\n"
+    given = recognized.forward_parameters[: len(recognized.inputs)]
+    lines = [f"def forward({', '.join(['self', *given])}):", *_indented(_statements(recognized.expression, given))]
+    return "".join(f"{_INDENT}{line}\n" for line in lines)
 
 
-def _code(x: Expression) -> str:
-    """An expression as Python that calls the functions of the module."""
+def _statements(x: Expression, taken: Iterable[str]) -> list[str]:
+    """What computes an expression: each value that is used more than once has a line and a name of its own."""
+    named = names_of_shared(taken, x, prefix="_value_")
+    codes: dict[Expression, str] = {}
+    lines = []
+    for node in nodes(x):
+        codes[node] = _code(node, codes, named)
+        if node in named:
+            lines.append(f"{named[node]} = {codes[node]}")
+            codes[node] = named[node]
+    return [*lines, f"return {codes[x]}"]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [_INDENT + line for line in lines]
+
+
+def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expression]) -> str:
+    """A node as Python that calls the functions of the module, by the text of those that it is made of."""
     match x:
         case Input(name):
             return name
@@ -144,19 +156,19 @@ def _code(x: Expression) -> str:
         case Scalar():
             return x.name or repr(x.value)
         case View(y):
-            return _code(y) + _view_code(x)
+            return codes[y] + _view_code(x)
         case Product(a, b):
-            return f"_matmul({_code(a)}, {_code(b)})"
+            return f"_matmul({codes[a]}, {codes[b]})"
         case Scaled(y, factor):
-            return f"_scaled({_code(y)}, {_code(factor)})"
+            return f"_scaled({codes[y]}, {codes[factor]})"
         case Multiplied(y, z):
-            return f"_times({_code(y)}, {_code(z)})"
+            return f"_times({codes[y]}, {codes[z]})"
         case Added(y, z):
-            return f"({_code(y)} + {_code(z)})"
-        case Triangle(Product() as y, upper, diagonal):
-            return f"_triangle({_code(y)}, {diagonal}, {upper})"
+            return f"({codes[y]} + {codes[z]})"
+        case Triangle(Product() as y, upper, diagonal) if y not in named:  # in place, which others would see
+            return f"_triangle({codes[y]}, {diagonal}, {upper})"
         case Triangle(y, upper, diagonal):
-            return f"_torch.{'triu' if upper else 'tril'}({_code(y)}, {diagonal})"
+            return f"_torch.{'triu' if upper else 'tril'}({codes[y]}, {diagonal})"
 
 
 def _view_code(view: View) -> str:
