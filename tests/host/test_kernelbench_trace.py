@@ -23,7 +23,7 @@ from tilesmith.kernelbench.expression import (
     nodes,
     to_rows,
 )
-from tilesmith.kernelbench.loading import UnsupportedError
+from tilesmith.kernelbench.loading import UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.show import show
 from tilesmith.kernelbench.trace import LARGEST, trace
@@ -72,9 +72,14 @@ def check(file: ProblemFile, expected: str) -> None:
     attributes = dict(model.named_parameters()) | dict(model.named_buffers())
     for tensor in attributes.values():
         tensor.data = space["integers"](*tensor.shape)
+    trained = [x.requires_grad_() for x in [*inputs, *model.parameters()] if isinstance(x, torch.Tensor)]
     result, value = model(*inputs), evaluate(found, inputs, attributes)
     assert (found.shape, found.dtype) == (tuple(result.shape), result.dtype)
     assert value.dtype == result.dtype and torch.equal(value, result)
+    assert value.requires_grad == result.requires_grad
+    if value.requires_grad:
+        gradients = [torch.autograd.grad(x.sum(), trained, materialize_grads=True) for x in (result, value)]
+        assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
 
 
 MATRICES: dict[str, tuple[int, ...]] = {"A": (5, 7), "B": (7, 3)}
@@ -99,12 +104,11 @@ SQUARES: dict[str, tuple[int, ...]] = {"A": (4, 4), "B": (4, 4)}
         "(B.T @ A.T).T",
         "torch.bmm(A[None], B[None]).squeeze(0)",
         "torch.bmm(A.unsqueeze(0), B.unsqueeze(0))[:, :].squeeze()",
-        "A.contiguous() @ B.clone().detach()",
+        "A.contiguous() @ B.clone()",
         "torch.matmul(A.cuda(), B.to('cuda', torch.float32))",
         "A.T.T @ B.transpose(0, 1).permute(1, 0)",
         "A.reshape(7, 5).view(5, 7) @ B.flatten().unflatten(0, (7, 3))",
         "A.double().float() @ B if False else A @ B",
-        "with torch.inference_mode(): return A @ B",
         "C = A @ B; return C.view_as(C)",
     ],
 )
@@ -173,7 +177,7 @@ def test_einsums(equation: str, a: tuple[int, ...], b: tuple[int, ...], expected
         ("A.expand(5, 7) @ B", {"A": (5, 1), "B": (7, 3)}, "A.expand(5, 7) @ B"),
         ("A @ B.expand(7, 3)", {"A": (5, 7), "B": (1, 3)}, "A @ B.expand(7, 3)"),
         ("(A @ B) @ A", SQUARES, "(A @ B) @ A"),
-        ("A @ B", {"A": (3,), "B": (2, 3, 7)}, "(A.unsqueeze(0) @ B).reshape(2, 7)"),
+        ("A @ B", {"A": (3,), "B": (2, 3, 7)}, "B.mT @ A"),
         ("A * s", {"A": (5, 7), "s": 3.5}, "A * s"),
         ("s * A", {"A": (5, 7), "s": 3}, "A * s"),
         ("torch.mul(A, 2.5)", {"A": (5, 7)}, "A * 2.5"),
@@ -214,7 +218,7 @@ def test_spellings(body: str, inputs: dict[str, Any], expected: str) -> None:
     [
         ("self.layer = nn.Linear(7, 3)", "self.layer(A)", "A @ self.layer.weight.T + self.layer.bias"),
         ("self.layer = nn.Linear(7, 3, bias=False)", "self.layer(A)", "A @ self.layer.weight.T"),
-        ("self.w = nn.Parameter(torch.rand(7, 3, device='cuda'))", "A @ self.w.data", "A @ self.w"),
+        ("self.w = nn.Parameter(torch.rand(7, 3, device='cuda'))", "A @ self.w.data", "A @ self.w.detach()"),
         ("self.register_buffer('w', torch.rand(7, 3).cuda())", "A @ self.w", "A @ self.w"),
         ("self.s = nn.Parameter(torch.tensor(2.0))", "A * self.s", "A * self.s"),
         (
@@ -227,6 +231,88 @@ def test_spellings(body: str, inputs: dict[str, Any], expected: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (2, 3, 5, 7)])
 def test_parameters_of_the_model(init: str, body: str, expected: str, shape: tuple[int, ...]) -> None:
     check(problem(body, init, A=shape), expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("A.contiguous() @ B.clone().detach()", "A @ B.detach()"),
+        ("A.detach().detach() @ B.T.detach().T", "A.detach() @ B.detach()"),
+        ("(A.detach() @ B).detach() + A", "(A @ B).detach() + A"),
+        ("C = A @ B; return C + C.clone().detach()", "t1 + t1.detach() where t1 = A @ B"),
+        ("C = A @ B; return C * C.data", "t1 * t1.detach() where t1 = A @ B"),
+        ("(A.T.detach() @ B).view(2, 8)", "(A.detach().T @ B).reshape(2, 8)"),
+        ("A[None].detach().expand(3, 4, 4) @ B", "A.detach().unsqueeze(0).expand(3, 4, 4) @ B"),
+        ("with torch.inference_mode(): return A @ B", "(A @ B).detach()"),
+        ("with torch.no_grad(): return A @ B", "(A @ B).detach()"),
+        ("with torch.no_grad(): C = (A @ B).mul_(2)\n        return C + A", "(A @ B).detach() * 2 + A"),
+        (
+            "torch.set_grad_enabled(False); C = A @ B; torch.set_grad_enabled(True); return C @ A",
+            "(A @ B).detach() @ A",
+        ),
+        (
+            "with torch.no_grad():\n          C = A * 2\n          with torch.enable_grad(): return C + B",
+            "(A * 2).detach() + B",
+        ),
+        ("C = A.detach().clone(); C += B; return C", "A.detach() + B"),
+        ("C = A.detach(); D = A * 2; return C @ D", "A.detach() @ (A * 2)"),
+        ("torch.triu(A @ B).detach() + A", "triu(A @ B).detach() + A"),
+    ],
+)
+def test_where_no_gradient_flows_the_expression_says_so(body: str, expected: str) -> None:
+    check(problem(body, **SQUARES), expected)
+
+
+@pytest.mark.parametrize(
+    ("init", "body", "expected"),
+    [
+        ("self.register_buffer('w', torch.rand(7, 3))", "A @ self.w.detach()", "A @ self.w"),
+        ("self.w = nn.Parameter(torch.rand(7, 3), requires_grad=False)", "A @ self.w", "A @ self.w"),
+        # Who trains the parameter later after all gets the gradients of the model.
+        ("self.w = nn.Parameter(torch.rand(7, 3), requires_grad=False)", "A @ self.w.data", "A @ self.w.detach()"),
+        (
+            "self.layer = nn.Linear(7, 3)",
+            "x = self.layer(A); original = x.clone().detach(); return x * 0.5 + original",
+            "t1 * 0.5 + t1.detach() where t1 = A @ self.layer.weight.T + self.layer.bias",
+        ),
+        (
+            "self.layer = nn.Linear(7, 3)",
+            "with torch.no_grad(): return self.layer(A)",
+            "(A @ self.layer.weight.T + self.layer.bias).detach()",
+        ),
+    ],
+)
+@pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7)])
+def test_parameters_may_be_detached(init: str, body: str, expected: str, shape: tuple[int, ...]) -> None:
+    file = problem(body, init, A=shape)
+    check(file, expected)
+    loaded = load(file)
+    flags = [x.requires_grad for x in loaded.model.parameters()]
+    trace(file, loaded)
+    assert [x.requires_grad for x in loaded.model.parameters()] == flags
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("C = A @ B; C.detach_(); return C", "Tensor.detach_"),
+        ("C = A @ B; C.requires_grad_(False); return C", "Tensor.requires_grad_"),
+        ("C = A.detach(); C.requires_grad = True; return C", "an assignment to requires_grad"),
+        ("C = A @ B; C.data = A; return C", "an assignment to data"),
+        ("C = A @ B; C.register_hook(lambda g: 2 * g); return C", "Tensor.register_hook"),
+        ("torch.autograd.grad((A @ B).sum(), A)[0]", "aten.sum"),
+        ("Twice.apply(A @ B)", "torch.autograd.Function, which has a gradient of its own,"),
+        ("C = A @ B; torch.set_grad_enabled(False); C.mul_(2); return C", "aten.mul_, which changes a tensor without"),
+        ("C = A @ B; C.data.mul_(2); return C", "p.py: forward returns the result of a tensor that was changed"),
+    ],
+)
+def test_what_else_changes_gradients_is_refused_by_name(body: str, what: str) -> None:
+    text = problem(body, **SQUARES).text
+    twice = "import torch\nclass Twice(torch.autograd.Function):\n    def forward(ctx, x): return x * 1\n"
+    with pytest.raises(UnsupportedError) as caught:
+        trace(ProblemFile("p.py", twice + text if "Twice" in body else text))
+    assert str(caught.value).startswith(what)
+    assert torch.is_grad_enabled()
 
 
 def shuffled(random: Random, name: str, shape: list[int]) -> tuple[list[str], list[int]]:
@@ -316,7 +402,7 @@ def test_a_constant_is_told_from_an_argument_of_the_same_value() -> None:
         (
             "torch.mm(A, B, out=A)",
             SQUARES,
-            "aten.mm, which changes a tensor in place, at p.py:16: return torch.mm(A, B, out=A)",
+            "mm with out=, which changes a tensor in place, at p.py:16: return torch.mm(A, B, out=A)",
         ),
         (
             "C = A @ B; D = C.T; C.mul_(2); return D",

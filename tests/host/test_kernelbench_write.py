@@ -353,6 +353,37 @@ def test_a_product_that_is_used_twice_is_computed_once() -> None:
     assert "_triangle(" not in model
 
 
+RESIDUAL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+    def forward(self, x):
+        x = self.layer(x)
+        return x * 0.5 + x.clone().detach()
+def get_inputs():
+    return [torch.rand(5, 4)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_gradients_stop_where_the_model_stops_them() -> None:
+    problem = ProblemFile("p.py", RESIDUAL)
+    models = on_the_cpu(text_of(problem))[0]["ModelNew"](), problem_model(problem)
+    models[0].load_state_dict(models[1].state_dict())
+    x = torch.randn(5, 4)
+    results = []
+    for model in models:
+        leaf = x.clone().requires_grad_()
+        out = model(leaf)
+        out.pow(2).sum().backward()
+        results.append([out.detach(), leaf.grad, *(parameter.grad for parameter in model.parameters())])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_a_model_that_is_not_a_class_of_the_file_is_refused() -> None:
     text = "import torch\nModel = torch.nn.Identity\ndef get_inputs(): return [torch.rand(2, 2)]\n"
     problem = ProblemFile("p.py", text + "def get_init_inputs(): return []\n")

@@ -175,11 +175,24 @@ class Triangle(_Node):
         self._is(self.x.shape, self.x.dtype)
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Detached(_Node):
+    """The same elements, through which no gradient flows."""
+
+    x: "Expression"
+    shape: Shape = field(init=False)
+    dtype: torch.dtype = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._is(self.x.shape, self.x.dtype)
+
+
 Leaf: TypeAlias = Input | Attribute | Scalar
-Expression: TypeAlias = Leaf | View | Product | Scaled | Multiplied | Added | Triangle
+Expression: TypeAlias = Leaf | View | Product | Scaled | Multiplied | Added | Triangle | Detached
 
 _NODES: Final = {
-    node.__name__: node for node in (Input, Attribute, Scalar, View, Product, Scaled, Multiplied, Added, Triangle)
+    node.__name__: node
+    for node in (Input, Attribute, Scalar, View, Product, Scaled, Multiplied, Added, Triangle, Detached)
 }
 
 
@@ -235,7 +248,7 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> Expression:
 def children(x: Expression) -> tuple[Expression, ...]:
     """The nodes that a node is made of."""
     match x:
-        case View(y) | Triangle(y):
+        case View(y) | Triangle(y) | Detached(y):
             return (y,)
         case Scaled(y, factor):
             return y, factor
@@ -309,6 +322,8 @@ def _evaluated(
             return torch.add(values[y], values[z])
         case Triangle(y, upper, diagonal):
             return (torch.triu if upper else torch.tril)(values[y], diagonal)
+        case Detached(y):
+            return values[y].detach()
         case Scalar():
             return torch.tensor(x.value if x.index is None else inputs[x.index])
 

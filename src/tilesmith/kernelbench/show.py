@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from tilesmith.kernelbench.expression import (
     Added,
     Attribute,
+    Detached,
     Expression,
     Input,
     Multiplied,
@@ -70,6 +71,8 @@ def _shown(x: Expression, texts: Mapping[Expression, str], inner: Callable[[Expr
             return f"{inner(y)} * {inner(z)}"
         case Added(y, z):
             return f"{texts[y]} + {inner(z) if isinstance(z, Added) else texts[z]}"
+        case Detached(y):
+            return f"{inner(y)}.detach()"
         case Triangle(y, upper, diagonal):
             return f"{'triu' if upper else 'tril'}({texts[y]}{f', {diagonal}' if diagonal else ''})"
 

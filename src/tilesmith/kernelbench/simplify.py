@@ -9,12 +9,16 @@ import math
 
 from tilesmith.kernelbench.expression import (
     Added,
+    Detached,
     Expression,
+    Multiplied,
     Product,
     Scalar,
     Scaled,
     Shape,
+    Triangle,
     View,
+    nodes,
     swaps_last_two,
 )
 
@@ -25,6 +29,8 @@ def reshape(x: Expression, shape: Shape) -> Expression:
     match x:
         case View(y, "reshape"):
             return reshape(y, shape)
+        case Detached(y):
+            return detached(reshape(y, shape))
         case Scaled(y, factor) if not _is_reshape(inner := reshape(y, shape)):
             return Scaled(inner, factor)
         case Added(y, bias) if bias.shape == y.shape[-1:] == shape[-1:]:  # what Linear adds to every row
@@ -55,6 +61,8 @@ def permute(x: Expression, dimensions: tuple[int, ...]) -> Expression:
             len(a.shape) == 2 and (*a.shape[1:], *shape[1:]) == y.shape and dimensions[-2:] == (0, len(shape) - 1)
         ):  # a matrix times a batch of them, done by torch as one matrix that holds their columns
             return product(a, permute(y, dimensions))
+        case Detached(y):
+            return detached(permute(y, dimensions))
         case Scaled(y, factor):
             return Scaled(permute(y, dimensions), factor)
         case Product(a, b) if (
@@ -68,6 +76,8 @@ def permute(x: Expression, dimensions: tuple[int, ...]) -> Expression:
 def expand(x: Expression, shape: Shape) -> Expression:
     if x.shape == shape:
         return x
+    if isinstance(x, Detached):
+        return detached(expand(x.x, shape))
     return View(x.x if isinstance(x, View) and x.op == "expand" else x, "expand", shape)
 
 
@@ -93,6 +103,46 @@ def product(a: Expression, b: Expression) -> Expression:
 def scaled(x: Expression, factor: Scalar) -> Expression:
     result = Scaled(x, factor)
     return x if factor.index is None and factor.value == 1 and result.dtype == x.dtype else result
+
+
+def detached(x: Expression) -> Expression:
+    """No gradient flows through the result, so that nothing in it has to be detached once more. Views stay outside,
+    where they meet those that come later."""
+    match x:
+        case View(y, op, arguments):
+            return View(detached(y), op, arguments)
+        case Detached() | Scalar():
+            return x
+        case _:
+            return Detached(attached(x))
+
+
+def attached(x: Expression) -> Expression:
+    """The same value, with a gradient wherever one could flow."""
+    done: dict[Expression, Expression] = {}
+    for node in nodes(x):
+        match node:
+            case Detached(y):
+                done[node] = done[y]
+            case View(y, "reshape", shape):
+                done[node] = reshape(done[y], shape)
+            case View(y, "permute", dimensions):
+                done[node] = permute(done[y], dimensions)
+            case View(y, _, shape):
+                done[node] = expand(done[y], shape)
+            case Product(a, b):
+                done[node] = product(done[a], done[b])
+            case Scaled(y, factor):
+                done[node] = Scaled(done[y], factor)
+            case Multiplied(y, z):
+                done[node] = Multiplied(done[y], done[z])
+            case Added(y, z):
+                done[node] = Added(done[y], done[z])
+            case Triangle(y, upper, diagonal):
+                done[node] = Triangle(done[y], upper, diagonal)
+            case _:
+                done[node] = node
+    return done[x]
 
 
 def _reshaped_product(a: Expression, b: Expression, shape: Shape) -> Expression | None:

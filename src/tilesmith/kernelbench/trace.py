@@ -3,19 +3,23 @@
 forward runs on tensors without memory, and every operation that torch dispatches is looked up in the rules, after
 torch has brought matmul, einsum, Linear and all other spellings to a few. What has no rule is refused by name.
 With numbers among the arguments it runs twice, with two made-up values for each: the expressions must be equal,
-or a number was used for more than a factor.
+or a number was used for more than a factor. All arguments and parameters need gradients while it runs, so that torch
+itself says where none flow: through what is detached, in whatever way, and what is computed without gradients.
 """
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
-from unittest import mock
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilesmith.kernelbench.expression import Attribute, Expression, Input, Number, Scalar, nodes
+from tilesmith.kernelbench import simplify
+from tilesmith.kernelbench.calls import refusals
+from tilesmith.kernelbench.expression import Attribute, Detached, Expression, Input, Number, Scalar, children, nodes
 from tilesmith.kernelbench.loading import Loaded, UnsupportedError, describe, load, on_meta, where
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, RefusalError, Stale, Value, plain
@@ -44,10 +48,10 @@ def trace(problem: ProblemFile, loaded: Loaded | None = None) -> Expression:
 def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
     recorder = _Recorder(problem)
     arguments = [recorder.argument(x, turn) for x in loaded.inputs]
-    for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
-        recorder.begin_with(x, Attribute(path, tuple(x.shape), x.dtype))
     try:
-        with on_meta(), mock.patch.object(torch.autocast, "__enter__", _refuse_autocast), torch.no_grad(), recorder:
+        with _all_trained(loaded.model), on_meta(), refusals(), torch.enable_grad(), recorder:
+            for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
+                recorder.begin_with(x, Attribute(path, tuple(x.shape), x.dtype))
             result = loaded.model(*arguments)
     except (ProblemError, KeyboardInterrupt):
         raise
@@ -63,8 +67,26 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
     return recorder.outcome(result)
 
 
-def _refuse_autocast(_: object) -> None:
-    raise RefusalError("torch.autocast, which changes types on some devices only,")
+@contextmanager
+def _all_trained(model: nn.Module) -> Iterator[None]:
+    """All parameters need gradients here, also those that the constructor has frozen, and may be trained later."""
+    frozen = [x for x in model.parameters() if not x.requires_grad and x.is_floating_point()]
+    for x in frozen:
+        x.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for x in frozen:
+            x.requires_grad_(False)
+
+
+class _Given(torch.autograd.Function):
+    """An argument that needs a gradient and is no leaf. To change a leaf is an error, but to change it is what is to be
+    refused by name."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, x: Input) -> torch.Tensor:
+        return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
 
 
 class _Recorder(TorchDispatchMode):
@@ -76,6 +98,7 @@ class _Recorder(TorchDispatchMode):
         self._known: dict[int, tuple[torch.Tensor, Value]] = {}  # by id; the tensor is kept, so that the id is
         self._leaves: list[tuple[torch.Tensor, Input | Attribute]] = []
         self._numbers: dict[Number, Scalar] = {}
+        self._has_gradient: dict[Expression, bool] = {}
 
     def argument(self, x: Input | Scalar, turn: int) -> torch.Tensor | Number:
         """What forward is called with."""
@@ -83,13 +106,15 @@ class _Recorder(TorchDispatchMode):
             value = _made_up(x, turn)
             self._numbers[value] = x
             return _Float(value) if isinstance(value, float) else _Int(value)
-        tensor = torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
+        leaf = torch.empty((), device="meta", requires_grad=x.dtype.is_floating_point)
+        tensor: torch.Tensor = _Given.apply(leaf, x)  # type: ignore[no-untyped-call]
         self.begin_with(tensor, x)
         return tensor
 
     def begin_with(self, tensor: torch.Tensor, leaf: Input | Attribute) -> None:
         self._leaves.append((tensor, leaf))
         self._remember(tensor, leaf)
+        self._has_gradient[leaf] = tensor.requires_grad
 
     def outcome(self, result: object) -> Expression:
         """The expression of what forward has returned."""
@@ -120,6 +145,8 @@ class _Recorder(TorchDispatchMode):
             if not isinstance(value, Diagonal):
                 self._check(value, result, str(packet))
             if func._schema.is_mutable:
+                if args[0].requires_grad and not torch.is_grad_enabled():
+                    raise RefusalError(f"{packet}, which changes a tensor without its gradient,")
                 self._changed(result, packet in IN_PLACE, str(packet))
         except RefusalError as error:
             raise UnsupportedError(f"{error}{where(self._problem) or f' in {self._problem.name}'}") from None
@@ -133,7 +160,23 @@ class _Recorder(TorchDispatchMode):
         known = self._known.get(id(tensor))
         if known is None:
             raise RefusalError("a tensor that is no argument of forward, parameter or buffer")
-        return known[1]
+        value = known[1]
+        if not tensor.requires_grad and not isinstance(value, Stale):
+            value = self._without_gradient(value)
+        return value
+
+    def _without_gradient(self, value: Expression | Diagonal) -> Value:
+        """A value that torch computes no gradient of, though it may depend on what has one."""
+        if isinstance(value, Diagonal):
+            return Diagonal(self._detached(value.vector))
+        return self._detached(value)
+
+    def _detached(self, x: Expression) -> Expression:
+        for node in nodes(x):
+            if node not in self._has_gradient:
+                flows = not isinstance(node, Detached) and any(self._has_gradient[child] for child in children(node))
+                self._has_gradient[node] = flows
+        return simplify.detached(x) if self._has_gradient[x] else x
 
     def _check(self, value: Expression, result: torch.Tensor, what: str) -> None:
         if len(nodes(value)) > LARGEST:

@@ -20,6 +20,7 @@ from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, plan
 from tilesmith.kernelbench.expression import (
     Added,
     Attribute,
+    Detached,
     Expression,
     Input,
     Multiplied,
@@ -165,6 +166,8 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
             return f"_times({codes[y]}, {codes[z]})"
         case Added(y, z):
             return f"({codes[y]} + {codes[z]})"
+        case Detached(y):
+            return f"{codes[y]}.detach()"
         case Triangle(Product() as y, upper, diagonal) if y not in named:  # in place, which others would see
             return f"_triangle({codes[y]}, {diagonal}, {upper})"
         case Triangle(y, upper, diagonal):
