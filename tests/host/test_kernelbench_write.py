@@ -314,6 +314,17 @@ def test_parameters_have_the_draws_of_the_model() -> None:
     ast.parse(text, feature_version=(3, 8))
 
 
+def test_parameters_in_lists_are_found() -> None:
+    text = RESIDUAL.replace(
+        "torch.nn.Linear(4, 3)", "torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))"
+    )
+    problem = ProblemFile("p.py", text)
+    models = on_the_cpu(text_of(problem))[0]["ModelNew"](), problem_model(problem)
+    models[0].load_state_dict(models[1].state_dict())
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(models[0](x), models[1](x))
+
+
 FORWARDS = [
     "(a @ b + c).T",
     "(a @ b + c).unsqueeze(0) @ (c.T * 2)",

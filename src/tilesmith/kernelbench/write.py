@@ -4,6 +4,7 @@ The text has one plan, for the operands of the problem itself, on one GPU. All o
 kernels that can do any product; so do gradients.
 """
 
+import keyword
 import re
 from collections.abc import Container, Iterable, Mapping
 from importlib import resources
@@ -153,7 +154,7 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
         case Input(name):
             return name
         case Attribute(path):
-            return f"self.{path}"
+            return _attribute_code(path)
         case Scalar():
             return x.name or repr(x.value)
         case View(y):
@@ -172,6 +173,15 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
             return f"_triangle({codes[y]}, {diagonal}, {upper})"
         case Triangle(y, upper, diagonal):
             return f"_torch.{'triu' if upper else 'tril'}({codes[y]}, {diagonal})"
+
+
+def _attribute_code(path: str) -> str:
+    """A parameter of the model by its path, of which parts may be numbers."""
+    code = "self"
+    for part in path.split("."):
+        plain = part.isidentifier() and not keyword.iskeyword(part)
+        code = f"{code}.{part}" if plain else f"getattr({code}, {part!r})"
+    return code
 
 
 def _view_code(view: View) -> str:
