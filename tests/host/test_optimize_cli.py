@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,19 @@ def test_a_folder_that_is_not_there_is_named(problem: Path, tmp_path: Path) -> N
     run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(tmp_path / "none" / "new.py")])
     assert run.exit_code == 2
     assert "No such file or directory" in run.output
+
+
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_the_problem_is_not_overwritten(
+    problem: Path, tmp_path: Path, link: Callable[[Path, Path], None] | None
+) -> None:
+    output, before = tmp_path / ("problem.py" if link is None else "new.py"), problem.read_bytes()
+    if link is not None:
+        link(output, problem)
+    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), "--no-check"])
+    assert run.exit_code == 2
+    assert "is the problem itself" in run.output
+    assert problem.read_bytes() == before
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def optimize(
     PROBLEM is a Python file with `class Model(nn.Module)`, `get_inputs()` and `get_init_inputs()`. The new file has
     `class ModelNew` with the same interface, and needs nothing but torch and nvcc.
     """
+    if output.exists() and output.samefile(problem):
+        raise UnusableError(f"{output} is the problem itself, which is not overwritten")
     try:
         result = _optimized(problem, output, _gpu(arch), accuracy, standalone=standalone, no_check=no_check)
     except (ProblemError, UnavailableError, OSError) as error:
