@@ -68,12 +68,26 @@ def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
         "arch": "sm_75",
         "accuracy": "fp32",
         "plan": None,
+        "note": "All products run on the CUDA cores: kernels for tensor cores are for compute capability 9.0, not 7.5",
         "workspace_bytes": 0,
         "output": str(output),
         "compiled": ["sm_75"],
         "verdict": None,
     }
     assert "def get_inputs():" in output.read_text()
+
+
+@pytest.mark.usefixtures("traced_here")
+def test_an_architecture_without_kernels_for_its_tensor_cores_is_named(problem: Path, tmp_path: Path) -> None:
+    note = "All products run on the CUDA cores: kernels for tensor cores are for compute capability 9.0, not 8.0"
+    output = tmp_path / "new.py"
+    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), "--arch", "sm_80"])
+    assert run.exit_code == 0, run.output
+    assert run.output.splitlines()[1:3] == ["kernels for any GPU from Turing on", note]
+    assert f"# {note}." in output.read_text()
+    problem.write_text(PROBLEM.format(result="a * 2.0"))
+    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), "--arch", "sm_80"])
+    assert "CUDA cores" not in run.output
 
 
 @pytest.mark.usefixtures("traced_here")

@@ -20,7 +20,7 @@ from tilesmith.kernelbench.cuda_text import device_texts
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.recognize import recognize
 from tilesmith.kernelbench.show import show
-from tilesmith.kernelbench.write import plan_of, written
+from tilesmith.kernelbench.write import note_of, plan_of, written
 
 # By architecture, the GPU that is planned for where none is here, or another is.
 _GPUS: Final = {gpu.arch: gpu for gpu in reversed(devices.KNOWN_GPUS.values())}
@@ -37,6 +37,7 @@ class Optimized:
     arch: str
     accuracy: Accuracy
     plan: str | None  # None if there is no product, or none that tensor cores do
+    note: str | None  # why there is none, if there is a product
     workspace_bytes: int
     output: str
     sha256: str
@@ -104,6 +105,7 @@ def _optimized(
         arch=gpu.arch,
         accuracy=accuracy,
         plan=None if plan is None else plan.name,
+        note=note_of(recognized, gpu, accuracy),
         workspace_bytes=0 if plan is None else plan.workspace_bytes,
         output=str(output),
         sha256=hashlib.sha256(text.encode()).hexdigest(),
@@ -125,6 +127,8 @@ def _report(result: Optimized) -> None:
     out.print(f"{result.problem} computes {result.computes}")
     if result.plan is None:
         out.print("kernels for any GPU from Turing on")
+        if result.note is not None:
+            out.print(result.note)
     else:
         workspace = f", {format_bytes(result.workspace_bytes)} of workspace" if result.workspace_bytes else ""
         out.print(f"planned for {result.gpu} ({result.arch}): {result.plan}{workspace}")

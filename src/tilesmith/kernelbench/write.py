@@ -76,7 +76,15 @@ def written(
     text = _filled(text, values)
     definitions, bases, body = constructor(problem)
     model = f"class ModelNew({bases}):\n{indent(body and body + _BLANK_LINE, _INDENT)}{_forward(recognized)}"
-    parts = [_header(recognized, plan, accuracy), "\n", text, "\n\n", definitions, "\n\n" if definitions else "", model]
+    parts = [
+        _header(recognized, plan, device, accuracy),
+        "\n",
+        text,
+        "\n\n",
+        definitions,
+        "\n\n" if definitions else "",
+        model,
+    ]
     if standalone:
         values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
         parts.append(_filled(_template("standalone.py.in"), values))
@@ -92,6 +100,19 @@ def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan 
     skips_zeros = any(isinstance(node, Triangle) for node in nodes(recognized.expression))
     plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
     return None if plan.name.startswith("simt") else plan
+
+
+def note_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> str | None:
+    """What is to be said where products have no plan: they run on the CUDA cores, and why."""
+    operands = _planned_operands(recognized)
+    if operands is None or plan_of(recognized, device, accuracy) is not None:
+        return None
+    why = ""
+    if device.capability != (9, 0):
+        why = f": kernels for tensor cores are for compute capability 9.0, not {'.'.join(map(str, device.capability))}"
+    elif any(x.dtype != torch.float32 for x in operands):
+        why = ": kernels for tensor cores are written for float32 alone"
+    return f"All products run on the CUDA cores{why}"
 
 
 def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -112,7 +133,7 @@ def _stand_in(x: Input) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
 
 
-def _header(recognized: Recognized, plan: Plan | None, accuracy: Accuracy) -> str:
+def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy: Accuracy) -> str:
     """What the module is, as comments."""
     lines = [f"ModelNew: {show(recognized.expression)}, written by Tilesmith {__version__}."]
     if plan is not None:
@@ -122,6 +143,8 @@ def _header(recognized: Recognized, plan: Plan | None, accuracy: Accuracy) -> st
             "Other sizes, strides and GPUs take kernels for any product, on the CUDA cores; so do gradients.",
             f"Precision class: {_PROMISES[accuracy]}.",
         ]
+    if note := note_of(recognized, device, accuracy):
+        lines.append(f"{note}.")
     return "".join(f"# {line}\n" for text in lines for line in wrap(text, _WIDTH))
 
 
