@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +124,39 @@ def test_the_problem_is_not_overwritten(
     assert run.exit_code == 2
     assert "is the problem itself" in run.output
     assert problem.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_process_that_traces_ends_with_the_command(problem: Path, tmp_path: Path, number: signal.Signals) -> None:
+    mark = tmp_path / "mark"
+    part = str(mark) + ".part"
+    says = f"open({part!r}, 'w').write(str(os.getpid())); os.rename({part!r}, {str(mark)!r})"
+    problem.write_text("import os" + PROBLEM.replace("return {result}", f"{says}\n        while True: pass"))
+    command = [sys.executable, "-m", "tilesmith", "optimize", str(problem), "-o", str(tmp_path / "new.py")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert soon(mark.exists)
+        worker = int(mark.read_text())
+        assert is_running(worker)
+        process.send_signal(number)
+        assert process.wait(30) == -number
+    assert soon(lambda: not is_running(worker))
+
+
+def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether it comes true within that time."""
+    end = time.monotonic() + seconds
+    while not (now := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return now
+
+
+def is_running(process: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

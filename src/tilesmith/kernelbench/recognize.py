@@ -74,7 +74,7 @@ def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized:
         text.write(json.dumps([problem.name, problem.text]).encode())
         text.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tilesmith.kernelbench.worker", str(answer.fileno())],
+            [sys.executable, "-P", "-m", "tilesmith.kernelbench.worker", str(answer.fileno()), str(os.getpid())],
             stdin=text,
             stdout=subprocess.DEVNULL,
             stderr=messages,
