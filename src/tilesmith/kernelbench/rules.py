@@ -20,8 +20,18 @@ from tilesmith.kernelbench.expression import (
 _aten: Final = torch.ops.aten
 
 
+SUPPORTED: Final = (
+    "Supported are: products (matmul, mm, bmm, mv, dot, addmm, baddbmm, linear, einsum and others that torch brings to "
+    "these), views (transpose, permute, reshape, expand and so on), factors, sums, triangles and detach."
+)
+
+
 class RefusalError(Exception):
     """An operation, or these arguments of it, has no expression."""
+
+    def describe(self, place: str) -> str:
+        """What is not supported and where, and what is."""
+        return f"{self} is not supported{place}. {SUPPORTED}"
 
 
 @dataclass(frozen=True, slots=True)

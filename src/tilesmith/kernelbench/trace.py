@@ -56,7 +56,7 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
     except (ProblemError, KeyboardInterrupt):
         raise
     except RefusalError as error:
-        raise UnsupportedError(f"{error}{where(problem, error.__traceback__)}") from None
+        raise UnsupportedError(error.describe(where(problem, error.__traceback__))) from None
     except NotImplementedError as error:  # torch's, for what needs the elements of a tensor
         raise UnsupportedError(f"forward fails without data: {describe(problem, error)}") from None
     except BaseException as error:
@@ -120,13 +120,14 @@ class _Recorder(TorchDispatchMode):
         """The expression of what forward has returned."""
         name = self._problem.name
         if isinstance(result, list | tuple | dict):
-            raise UnsupportedError(f"{name}: forward returns {len(result)} values in a {type(result).__name__}")
+            many = f"{len(result)} values in a {type(result).__name__}"
+            raise UnsupportedError(f"{name}: forward returns {many}; supported is one tensor")
         if not isinstance(result, torch.Tensor):
-            raise UnsupportedError(f"{name}: forward returns a {type(result).__name__}, not a tensor")
+            raise UnsupportedError(f"{name}: forward returns a {type(result).__name__}; supported is one tensor")
         try:
             return plain(self._value(result), "the result")
         except RefusalError as error:
-            raise UnsupportedError(f"{name}: forward returns {error}") from None
+            raise UnsupportedError(f"{name}: forward returns {error.describe('')}") from None
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -149,7 +150,7 @@ class _Recorder(TorchDispatchMode):
                     raise RefusalError(f"{packet}, which changes a tensor without its gradient,")
                 self._changed(result, packet in IN_PLACE, str(packet))
         except RefusalError as error:
-            raise UnsupportedError(f"{error}{where(self._problem) or f' in {self._problem.name}'}") from None
+            raise UnsupportedError(error.describe(where(self._problem) or f" in {self._problem.name}")) from None
         self._remember(result, value)
         return result
 
