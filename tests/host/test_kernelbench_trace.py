@@ -23,6 +23,7 @@ from tilesmith.kernelbench.expression import (
     nodes,
     to_rows,
 )
+from tilesmith.kernelbench.guards import Traced, traced
 from tilesmith.kernelbench.loading import UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.rules import SUPPORTED
@@ -66,6 +67,7 @@ def check(file: ProblemFile, expected: str) -> None:
     """The expression is the expected one, crosses JSON, and gives what forward gives on real tensors."""
     found = trace(file)
     assert show(found) == expected
+    assert traced(file) == Traced(found, found)
     assert from_rows(json.loads(json.dumps(to_rows(found)))) == found
     space: dict[str, Any] = {}
     exec(file.text.replace("cuda", "cpu"), space)

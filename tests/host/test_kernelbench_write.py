@@ -380,6 +380,19 @@ def get_init_inputs():
 """
 
 
+def test_forward_asks_for_the_mode_where_the_model_does() -> None:
+    text = RESIDUAL.replace("return x * 0.5 +", "return x * (0.5 if self.training else 0.25) +")
+    problem = ProblemFile("p.py", text)
+    written = text_of(problem)
+    assert "in training, " in written.partition("import")[0].replace("\n# ", " ")
+    models = on_the_cpu(written)[0]["ModelNew"](), problem_model(problem)
+    models[0].load_state_dict(models[1].state_dict())
+    x = torch.randn(5, 4)
+    for training in (True, False):
+        ours, theirs = (model.train(training)(x) for model in models)
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_gradients_stop_where_the_model_stops_them() -> None:
     problem = ProblemFile("p.py", RESIDUAL)
     models = on_the_cpu(text_of(problem))[0]["ModelNew"](), problem_model(problem)

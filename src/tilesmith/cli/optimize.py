@@ -19,7 +19,6 @@ from tilesmith.kernelbench.check.verdict import Verdict
 from tilesmith.kernelbench.cuda_text import device_texts
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.recognize import recognize
-from tilesmith.kernelbench.show import show
 from tilesmith.kernelbench.write import note_of, plan_of, written
 
 # By architecture, the GPU that is planned for where none is here, or another is.
@@ -100,7 +99,7 @@ def _optimized(
             compiled.append(each)
     return Optimized(
         problem=file.name,
-        computes=show(recognized.expression),
+        computes=recognized.describe(),
         gpu=gpu.name,
         arch=gpu.arch,
         accuracy=accuracy,

@@ -26,6 +26,10 @@ class UnsupportedError(ProblemError):
     """A problem computes something for which there is no expression. The message names it and its line."""
 
 
+class ForwardError(ProblemError):
+    """forward fails. The message says how, and in which line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter or buffer of the model."""
@@ -47,6 +51,7 @@ class Loaded:
     inputs: tuple[Input | Scalar, ...]
     init_inputs: int  # how many arguments the constructor gets
     parameters: tuple[Parameter, ...]  # in the order in which the constructor registers them
+    variables: Mapping[str, Any]  # of the file's module
 
 
 class _StaysOnMeta(TorchFunctionMode):
@@ -67,7 +72,7 @@ class _StaysOnMeta(TorchFunctionMode):
         return func(*args, **named)
 
 
-_MODULE: Final = "__problem__"  # the name of the last file that was loaded
+MODULE: Final = "__problem__"  # the name of the last file that was loaded
 _MOVES: Final = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory)
 
 
@@ -86,7 +91,7 @@ def on_meta() -> Iterator[None]:
 
 def load(problem: ProblemFile) -> Loaded:
     """The model and inputs of a problem. This runs the file's code in this process."""
-    module = sys.modules[_MODULE] = ModuleType(_MODULE)  # dataclasses look for their module there
+    module = sys.modules[MODULE] = ModuleType(MODULE)  # dataclasses look for their module there
     module.__file__ = problem.name
     space = module.__dict__
     code = compile(problem.text, problem.name, "exec", dont_inherit=True)
@@ -104,7 +109,7 @@ def load(problem: ProblemFile) -> Loaded:
         values = _values(problem, space, "get_inputs")
     model.to("meta")  # what was made of numpy arrays, for example
     names, inputs = _arguments(problem, model, values)
-    return Loaded(model, names, inputs, len(init_inputs), parameters)
+    return Loaded(model, names, inputs, len(init_inputs), parameters, space)
 
 
 def _values(problem: ProblemFile, space: dict[str, Any], name: str) -> list[Any]:
@@ -196,4 +201,9 @@ def where(problem: ProblemFile, trace: TracebackType | None = None) -> str:
     """ " at FILE:LINE: CODE" for the innermost line of the problem in a traceback, or in the running stack."""
     frames = traceback.walk_tb(trace) if trace else reversed(list(traceback.walk_stack(sys._getframe(1))))
     numbers = [number for frame, number in frames if frame.f_code.co_filename == problem.name]
-    return f" at {problem.name}:{numbers[-1]}: {problem.line(numbers[-1])}" if numbers else ""
+    return place(problem, numbers[-1]) if numbers else ""
+
+
+def place(problem: ProblemFile, number: int) -> str:
+    """ " at FILE:LINE: CODE"."""
+    return f" at {problem.name}:{number}: {problem.line(number)}"

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import torch
 
-from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_rows, to_rows
+from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_rows, nodes, to_rows
+from tilesmith.kernelbench.guards import traced
 from tilesmith.kernelbench.loading import Parameter, UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
-from tilesmith.kernelbench.trace import trace
+from tilesmith.kernelbench.show import show
 
 _LINES: Final = 3  # of what a crashed file had to say
 
@@ -24,7 +25,8 @@ _LINES: Final = 3  # of what a crashed file had to say
 class Recognized:
     """A problem as far as it has to be known to write another file that computes the same."""
 
-    expression: Expression
+    expression: Expression  # in training, in which models are made
+    evaluation: Expression  # the same one, unless forward asks for self.training
     # The names, also of those with defaults that get_inputs leaves out; *rest becomes rest_0, rest_1 and so on.
     forward_parameters: tuple[str, ...]
     inputs: tuple[Input | Scalar, ...]  # what get_inputs gives, in order
@@ -35,6 +37,7 @@ class Recognized:
         """As JSON can hold it."""
         return {
             "expression": to_rows(self.expression),
+            "evaluation": to_rows(self.evaluation),
             "forward_parameters": list(self.forward_parameters),
             "inputs": [to_rows(x) for x in self.inputs],
             "init_inputs_count": self.init_inputs_count,
@@ -53,14 +56,27 @@ class Recognized:
             for path, shape, dtype, requires_grad, buffer in data["parameters"]
         )
         names = tuple(data["forward_parameters"])
-        return cls(from_rows(data["expression"]), names, inputs, data["init_inputs_count"], parameters)
+        modes = from_rows(data["expression"]), from_rows(data["evaluation"])
+        return cls(*modes, names, inputs, data["init_inputs_count"], parameters)
+
+    @property
+    def nodes(self) -> list[Expression]:
+        """The distinct nodes of both expressions, each after those that it is made of."""
+        return list(dict.fromkeys([*nodes(self.expression), *nodes(self.evaluation)]))
+
+    def describe(self) -> str:
+        """What is computed, as a person writes it."""
+        if self.evaluation is self.expression:
+            return show(self.expression)
+        return f"{show(self.expression)} in training, {show(self.evaluation)} in evaluation"
 
 
 def recognize_here(problem: ProblemFile) -> Recognized:
     """What a problem computes. This runs the file's code in this process."""
     loaded = load(problem)
-    expression = trace(problem, loaded)
-    return Recognized(expression, loaded.forward_parameters, loaded.inputs, loaded.init_inputs, loaded.parameters)
+    modes = traced(problem, loaded)
+    names, inputs = loaded.forward_parameters, loaded.inputs
+    return Recognized(modes.training, modes.evaluation, names, inputs, loaded.init_inputs, loaded.parameters)
 
 
 def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized:

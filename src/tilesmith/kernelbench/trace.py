@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilesmith.kernelbench import simplify
-from tilesmith.kernelbench.calls import refusals
+from tilesmith.kernelbench.calls import Calls
 from tilesmith.kernelbench.expression import Attribute, Detached, Expression, Input, Number, Scalar, children, nodes
-from tilesmith.kernelbench.loading import Loaded, UnsupportedError, describe, load, on_meta, where
+from tilesmith.kernelbench.loading import ForwardError, Loaded, UnsupportedError, describe, load, on_meta, where
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, RefusalError, Stale, Value, plain
 from tilesmith.kernelbench.show import show
@@ -38,20 +38,37 @@ def trace(problem: ProblemFile, loaded: Loaded | None = None) -> Expression:
     ['triu(A @ B)', 'tril(A @ B)', 'A.T @ B']
     """
     loaded = loaded or load(problem)
-    found = _run(problem, loaded, 0)
     numbers = [x.name for x in loaded.inputs if isinstance(x, Scalar)]
-    if numbers and _run(problem, loaded, 1) != found:
-        raise UnsupportedError(f"{problem.name}: forward uses {', '.join(numbers)} for more than a factor")
+    try:
+        found = run(problem, loaded, Calls(problem))
+        if numbers and run(problem, loaded, Calls(problem), turn=1) is not found:
+            raise UnsupportedError(f"{problem.name}: forward uses {', '.join(numbers)} for more than a factor")
+    except ForwardError as error:
+        if numbers:
+            changed = f"forward fails with another value of {', '.join(numbers)}"
+            raise UnsupportedError(f"{changed}: {error}") from None
+        raise ProblemError(f"forward fails: {error}") from None
     return found
 
 
-def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
+def run(
+    problem: ProblemFile,
+    loaded: Loaded,
+    calls: Calls,
+    inputs: Sequence[Input | Scalar] = (),
+    *,
+    turn: int = 0,
+    gradients: bool = True,
+) -> Expression:
+    """What one call of forward computes, with inputs that are those of the problem if no others are given. `calls` has
+    then seen what it called, also where that ended in an error."""
     recorder = _Recorder(problem)
-    arguments = [recorder.argument(x, turn) for x in loaded.inputs]
+    arguments = [recorder.argument(x, turn) for x in inputs or loaded.inputs]
     try:
-        with _all_trained(loaded.model), on_meta(), refusals(), torch.enable_grad(), recorder:
+        with _all_trained(loaded.model), on_meta(), calls, torch.set_grad_enabled(gradients), recorder:
             for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
                 recorder.begin_with(x, Attribute(path, tuple(x.shape), x.dtype))
+            calls.begin_with(recorder.leaves)
             result = loaded.model(*arguments)
     except (ProblemError, KeyboardInterrupt):
         raise
@@ -60,10 +77,7 @@ def _run(problem: ProblemFile, loaded: Loaded, turn: int) -> Expression:
     except NotImplementedError as error:  # torch's, for what needs the elements of a tensor
         raise UnsupportedError(f"forward fails without data: {describe(problem, error)}") from None
     except BaseException as error:
-        if numbers := [x.name for x in loaded.inputs if isinstance(x, Scalar)]:
-            changed = f"forward fails with another value of {', '.join(numbers)}"
-            raise UnsupportedError(f"{changed}: {describe(problem, error)}") from None
-        raise ProblemError(f"forward fails: {describe(problem, error)}") from None
+        raise ForwardError(describe(problem, error)) from None
     return recorder.outcome(result)
 
 
@@ -110,6 +124,11 @@ class _Recorder(TorchDispatchMode):
         tensor: torch.Tensor = _Given.apply(leaf, x)  # type: ignore[no-untyped-call]
         self.begin_with(tensor, x)
         return tensor
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """The arguments, parameters and buffers, in order."""
+        return [tensor for tensor, _ in self._leaves]
 
     def begin_with(self, tensor: torch.Tensor, leaf: Input | Attribute) -> None:
         self._leaves.append((tensor, leaf))

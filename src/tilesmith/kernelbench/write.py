@@ -6,7 +6,7 @@ kernels that can do any product; so do gradients.
 
 import keyword
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib import resources
 from textwrap import indent, wrap
 from typing import Final
@@ -36,7 +36,7 @@ from tilesmith.kernelbench.expression import (
 )
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import Recognized
-from tilesmith.kernelbench.show import names_of_shared, show
+from tilesmith.kernelbench.show import names_of_shared
 from tilesmith.plan import Plan
 from tilesmith.planner import choose
 from tilesmith.problem import Problem
@@ -59,7 +59,7 @@ def written(
     and times itself with the problem's own model."""
     plan = plan_of(recognized, device, accuracy)
     text = _template("module.py.in")
-    found = nodes(recognized.expression)
+    found = recognized.nodes
     if any(isinstance(node, Scaled | Multiplied) for node in found):
         text += _template("factors.py.in")
     if any(isinstance(node, Triangle) for node in found):
@@ -97,7 +97,7 @@ def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan 
     if operands is None or any(x.dtype != torch.float32 for x in operands):
         return None
     # Of triangles, as a rule, if a triangle of the product is all that is wanted.
-    skips_zeros = any(isinstance(node, Triangle) for node in nodes(recognized.expression))
+    skips_zeros = any(isinstance(node, Triangle) for node in recognized.nodes)
     plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
     return None if plan.name.startswith("simt") else plan
 
@@ -117,7 +117,7 @@ def note_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> str |
 
 def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The operands of the largest product, without memory, as our kernels get them."""
-    products = [node for node in nodes(recognized.expression) if isinstance(node, Product)]
+    products = [node for node in recognized.nodes if isinstance(node, Product)]
     if not products:
         return None
     inputs = [_stand_in(x) if isinstance(x, Input) else x.value for x in recognized.inputs]
@@ -135,7 +135,7 @@ def _stand_in(x: Input) -> torch.Tensor:
 
 def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy: Accuracy) -> str:
     """What the module is, as comments."""
-    lines = [f"ModelNew: {show(recognized.expression)}, written by Tilesmith {__version__}."]
+    lines = [f"ModelNew: {recognized.describe()}, written by Tilesmith {__version__}."]
     if plan is not None:
         workspace = f", with {plan.workspace_bytes} bytes of workspace" if plan.workspace_bytes else ""
         lines += [
@@ -150,8 +150,15 @@ def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy:
 
 def _forward(recognized: Recognized) -> str:
     given = recognized.forward_parameters[: len(recognized.inputs)]
-    lines = [f"def forward({', '.join(['self', *given])}):", *_indented(_statements(recognized.expression, given))]
+    lines = [f"def forward({', '.join(['self', *given])}):", *_indented(_body(recognized, given))]
     return "".join(f"{_INDENT}{line}\n" for line in lines)
+
+
+def _body(recognized: Recognized, taken: Sequence[str]) -> list[str]:
+    training = _statements(recognized.expression, taken)
+    if recognized.evaluation is recognized.expression:
+        return training
+    return ["if self.training:", *_indented(training), *_statements(recognized.evaluation, taken)]
 
 
 def _statements(x: Expression, taken: Iterable[str]) -> list[str]:
