@@ -133,6 +133,27 @@ def test_a_mode_that_has_no_expression_is_named() -> None:
         traced(problem("F.dropout(A @ B, 0.5, self.training)"))
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("A @ B * self.s", "(A @ B) * self.s"),
+        ("A * self.s * 0.5", "(A * self.s) * 0.5"),
+        ("torch.add(A, A, alpha=self.k)", "A + A * self.k"),
+        ("A * self.one", "A * self.one"),
+        ("A / self.s", "A * 2.0"),
+        ("A * (self.s * 2)", "A"),
+        ("A * self.s if self.s < 1 else A", "A * 0.5"),
+        ("A * self.s if self.training else A * self.k", "A * self.s in training, A * self.k in evaluation"),
+    ],
+)
+def test_factors_are_read_from_the_model(body: str, expected: str) -> None:
+    file = problem(body, "self.s, self.k, self.one = 0.5, 3, 1.0")
+    assert recognize_here(file).describe() == expected
+    loaded = load(file)
+    traced(file, loaded)
+    assert (vars(loaded.model)["s"], vars(loaded.model)["k"]) == (0.5, 3)
+
+
 def test_hooks_of_the_model_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"p.py: Model has hooks"):
         traced(problem("A @ B", "self.register_forward_hook(lambda m, i, o: o * 2)"))

@@ -393,6 +393,16 @@ def test_forward_asks_for_the_mode_where_the_model_does() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_the_constructor_may_be_given_other_numbers() -> None:
+    text = RESIDUAL.replace("__init__(self)", "__init__(self, n, scale)").replace("return []", "return [3, 0.5]")
+    text = text.replace("Linear(4, 3)", "Linear(4, n); self.scale = scale").replace("x * 0.5", "x * self.scale")
+    problem = ProblemFile("p.py", "n, scale = 3, 0.5\n" + text)
+    models = on_the_cpu(text_of(problem))[0]["ModelNew"](6, 0.25), problem_model(problem, 6, 0.25)
+    models[0].load_state_dict(models[1].state_dict())
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(models[0](x), models[1](x))
+
+
 def test_gradients_stop_where_the_model_stops_them() -> None:
     problem = ProblemFile("p.py", RESIDUAL)
     models = on_the_cpu(text_of(problem))[0]["ModelNew"](), problem_model(problem)

@@ -67,7 +67,8 @@ class Attribute(_Node):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Scalar(_Node):
-    """A Python number: a constant, or an argument of forward, which has a name and an index.
+    """A Python number: a constant, an argument of forward, which has a name and an index, or an attribute of the model,
+    which has the name "self.NAME".
 
     The value of an argument is the one that get_inputs gave; forward may be called with another.
     """

@@ -17,7 +17,7 @@ from tilesmith.kernelbench.expression import Expression, Input, Scalar, Shape
 from tilesmith.kernelbench.loading import ForwardError, Loaded, UnsupportedError, load, place
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.state import changes, state_of
-from tilesmith.kernelbench.trace import run, trace
+from tilesmith.kernelbench.trace import run, trace, with_settings
 
 _REPEATS: Final = 3  # further calls that have to do the same as the first
 
@@ -143,15 +143,15 @@ def _modes(problem: ProblemFile, loaded: Loaded, found: Expression) -> Traced:
     model = loaded.model
     with _modes_kept(model):
         built_for_training = model.training
-        modes = []
+        modes, named = [], []
         for training in (True, False):
             model.train(training)
             try:
                 modes.append(trace(problem, loaded))
+                named.append(with_settings(problem, loaded, modes[-1]))
             except UnsupportedError as error:
                 name = "training" if training else "evaluation"
                 raise UnsupportedError(f"in {name}, {error}") from None
-        traced = Traced(*modes)
         if modes[0] is not modes[1]:  # then self.training alone has to decide
             for inner in (True, False):
                 model.train(inner)
@@ -159,7 +159,7 @@ def _modes(problem: ProblemFile, loaded: Loaded, found: Expression) -> Traced:
                 modes.append(trace(problem, loaded))
         if modes[2:] not in ([], modes[1::-1]) or found is not modes[0 if built_for_training else 1]:
             raise UnsupportedError(f"{problem.name}: forward depends on whether a part of the model is in training")
-    return traced
+    return Traced(*named)
 
 
 @contextmanager

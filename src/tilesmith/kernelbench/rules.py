@@ -160,7 +160,7 @@ def _divide(call: Call) -> Expression:
     if not call.has_tensor("other") and call.arguments.get("rounding_mode") is None:
         divisor = call.number("other")
         half, exponent = math.frexp(divisor.value)
-        if divisor.index is None and abs(half) == 0.5 and abs(exponent) < 100:
+        if not divisor.name and abs(half) == 0.5 and abs(exponent) < 100:
             return simplify.scaled(call.tensor("self"), Scalar(1 / divisor.value))
     raise RefusalError(f"{call.name} by something other than a power of two")
 

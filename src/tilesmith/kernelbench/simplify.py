@@ -102,7 +102,7 @@ def product(a: Expression, b: Expression) -> Expression:
 
 def scaled(x: Expression, factor: Scalar) -> Expression:
     result = Scaled(x, factor)
-    return x if factor.index is None and factor.value == 1 and result.dtype == x.dtype else result
+    return x if not factor.name and factor.value == 1 and result.dtype == x.dtype else result
 
 
 def detached(x: Expression) -> Expression:

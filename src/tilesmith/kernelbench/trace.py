@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,7 @@ from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, Refusal
 from tilesmith.kernelbench.show import show
 
 LARGEST: Final = 500  # distinct nodes of an expression
+_MOST_ARGUMENTS: Final = 1000  # of forward
 
 _aten: Final = torch.ops.aten
 
@@ -51,6 +53,38 @@ def trace(problem: ProblemFile, loaded: Loaded | None = None) -> Expression:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A number that the constructor has left in an attribute."""
+
+    module: nn.Module
+    attribute: str
+    scalar: Scalar
+
+
+def with_settings(problem: ProblemFile, loaded: Loaded, found: Expression) -> Expression:
+    """The same expression, with the names of those attributes that are factors in it and nothing else: constructors may
+    be given other numbers than those of get_init_inputs."""
+    constants = {node.value for node in nodes(found) if isinstance(node, Scalar) and not node.name}
+    constants.add(1)  # which is left out as a factor
+    kept: list[Setting] = []
+    for path, module in loaded.model.named_modules():
+        for name, value in vars(module).items():
+            parts = [*filter(None, path.split(".")), name]
+            if type(value) not in (int, float) or value not in constants or not all(x.isidentifier() for x in parts):
+                continue
+            setting = Setting(module, name, Scalar(value, ".".join(["self", *parts])))
+            try:
+                first, second = (
+                    run(problem, loaded, Calls(problem), turn=turn, settings=[*kept, setting]) for turn in (0, 1)
+                )
+            except ProblemError:  # it decides something, or is a size
+                continue
+            if first is second and setting.scalar in nodes(first):
+                kept, found = [*kept, setting], first
+    return found
+
+
 def run(
     problem: ProblemFile,
     loaded: Loaded,
@@ -59,13 +93,21 @@ def run(
     *,
     turn: int = 0,
     gradients: bool = True,
+    settings: Sequence[Setting] = (),
 ) -> Expression:
     """What one call of forward computes, with inputs that are those of the problem if no others are given. `calls` has
-    then seen what it called, also where that ended in an error."""
+    then seen what it called, also where that ended in an error. `settings` keep their names in the expression."""
     recorder = _Recorder(problem)
     arguments = [recorder.argument(x, turn) for x in inputs or loaded.inputs]
     try:
-        with _all_trained(loaded.model), on_meta(), calls, torch.set_grad_enabled(gradients), recorder:
+        with (
+            _all_trained(loaded.model),
+            recorder.settings(settings, turn),
+            on_meta(),
+            calls,
+            torch.set_grad_enabled(gradients),
+            recorder,
+        ):
             for path, x in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
                 recorder.begin_with(x, Attribute(path, tuple(x.shape), x.dtype))
             calls.begin_with(recorder.leaves)
@@ -124,6 +166,19 @@ class _Recorder(TorchDispatchMode):
         tensor: torch.Tensor = _Given.apply(leaf, x)  # type: ignore[no-untyped-call]
         self.begin_with(tensor, x)
         return tensor
+
+    @contextmanager
+    def settings(self, settings: Sequence[Setting], turn: int) -> Iterator[None]:
+        """Attributes have made-up values here."""
+        for i, x in enumerate(settings):
+            value = _made_up(replace(x.scalar, index=_MOST_ARGUMENTS + i), turn)
+            self._numbers[value] = x.scalar
+            setattr(x.module, x.attribute, _Float(value) if isinstance(value, float) else _Int(value))
+        try:
+            yield
+        finally:
+            for x in settings:
+                setattr(x.module, x.attribute, x.scalar.value)
 
     @property
     def leaves(self) -> list[torch.Tensor]:
