@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test lint test-host test-gpu browser format clean
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer results browser format clean
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -19,10 +19,18 @@ lint: $(VENV)/ready
 	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
 
 # There is a worker for each core already. Threads of theirs would wait for each other by spinning.
-test-host: export OMP_NUM_THREADS := 1
-test-host: export OPENBLAS_NUM_THREADS := 1
+test-host test-sass test-quick: export OMP_NUM_THREADS := 1
+test-host test-sass test-quick: export OPENBLAS_NUM_THREADS := 1
 test-host: browser
-	PYTHONPATH=src $(BIN)/python -m pytest tests src docs -m "not gpu" -n auto --dist loadgroup
+	PYTHONPATH=src $(BIN)/python -m pytest tests src docs -m "not gpu and not sass" -n auto --dist loadgroup
+
+test-sass: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m pytest tests/host -m sass -n auto --dist loadgroup
+
+# The inner loop.
+QUICK := imports params source rates problem errors gemv skinny kernel_parts emulator_headers emulator_emulate
+test-quick: lint
+	PYTHONPATH=src $(BIN)/python -m pytest $(QUICK:%=tests/host/test_%.py) -m "not sass" -n auto --dist loadgroup -q
 
 # The page of a benchmark is tested in Chromium. Where it cannot be installed here, the tests say that it is missing.
 browser: $(VENV)/ready
@@ -31,6 +39,13 @@ browser: $(VENV)/ready
 
 test-gpu: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m gpu -n 4
+
+test-sanitizer: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m pytest tests -m sanitizer -n 4
+
+# The page of figures from the recorded runs. A new run: tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
+results: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .

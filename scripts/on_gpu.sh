@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go: tests, sanitizers, figures. Prints a short summary last.
+# Everything that needs a GPU, in one go: tests, sanitizers, written modules, figures. Figures are left in build/results.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH=src
@@ -7,10 +7,10 @@ failed=0
 
 # A failure is named as soon as it is there: a run that is cut off tells of it too.
 python3 -m pytest tests -m gpu -v -n "$(($(nproc) - 2))" -p no:cacheprovider | grep -vE "PASSED|^tests/[^ ]+::" || failed=1
-# The driver's bindings ask for symbols that the driver may not have: those are no errors of ours.
-for tool in "memcheck --report-api-errors no" racecheck synccheck; do
-  echo "== compute-sanitizer $tool"
-  compute-sanitizer --tool $tool --error-exitcode 1 python3 scripts/sanitize.py 2>&1 | tail -2 || failed=1
+python3 -m pytest tests -m sanitizer -n 4 -p no:cacheprovider | tail -3 || failed=1
+python3 -m tilesmith check --all || failed=1
+mkdir -p build/results
+for suite in half fp32 tf32 ieee pack epilogue host override first; do
+  python3 -m tilesmith bench --suite "$suite" --json "build/results/$(date +%F)-$suite.json" || failed=1
 done
-python3 scripts/measure.py || failed=1
 exit "$failed"

@@ -13,13 +13,13 @@ import torch
 from recorded_products import FILE, PRODUCTS, Recorded, bits
 
 from tilesmith.bench.errors import error
-from tilesmith.device import installed
-from tilesmith.jit import cache, source
-from tilesmith.prepared import prepare
+from tilesmith.core.device import installed
+from tilesmith.runtime import cache, source
+from tilesmith.runtime.executor import compiled
 
 
 def main() -> None:
-    kernels = {stage.kernel for product in PRODUCTS for stage in product.on_cpu()[0].stages}
+    kernels = {launch.kernel for product in PRODUCTS for launch in product.on_cpu()[0].launches}
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda kernel: cache.cubin(source.render(kernel), installed(0).arch), kernels))
     found = {product.name: bits(computed(product)) for product in PRODUCTS}
@@ -31,7 +31,7 @@ def main() -> None:
 def computed(product: Recorded) -> torch.Tensor:
     a, b = (_on_gpu(each) for each in product.operands())
     plan = product.planned(a, b, installed(0))
-    run = prepare(plan, 0)
+    run = compiled(plan, 0)
     first, second = run(a, b), run(a, b)
     if not np.array_equal(bits(first.cpu()), bits(second.cpu())):
         raise SystemExit(f"{product.name}: two runs differ")

@@ -5,13 +5,14 @@
 torch.Size([2, 4])
 """
 
-from tilesmith import distributed, nn
+from tilesmith import nn
 from tilesmith.api import explain, linear, matmul, pack, warmup
+from tilesmith.core.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
+from tilesmith.core.packed import Packed
 from tilesmith.emulator import emulate
-from tilesmith.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
-from tilesmith.explanation import Explanation
-from tilesmith.overriding import Stat, Stats, disable, enable, override, stats
-from tilesmith.packed import Packed
+from tilesmith.explain import Explanation
+from tilesmith.override import Stat, Stats, disable, enable, override, stats
+from tilesmith.torch_ops import distributed
 from tilesmith.version import VERSION
 
 __version__ = VERSION

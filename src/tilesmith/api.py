@@ -5,13 +5,31 @@ from collections.abc import Iterable
 
 import torch
 
-from tilesmith import device as devices
-from tilesmith import distributed, op, op_linear, prepared
-from tilesmith.accuracy import may_mix, resolve
-from tilesmith.errors import UnavailableError
-from tilesmith.explanation import Explanation
-from tilesmith.packed import Packed, version_of
-from tilesmith.problem import OUT_DTYPES, check_dense, check_operands, check_out, is_mixed, product_shape
+from tilesmith.core import device as devices
+from tilesmith.core.accuracy import check_accuracy, numerics
+from tilesmith.core.checks import (
+    OUT_DTYPES,
+    check_call,
+    check_dense,
+    check_linear_dense,
+    check_linear_shapes,
+    check_linear_types,
+    check_operands,
+    check_out,
+    check_packable,
+    check_packed_weight,
+    is_mixed,
+    product_shape,
+)
+from tilesmith.core.errors import UnavailableError
+from tilesmith.core.packed import Packed, version_of
+from tilesmith.explain import Explanation
+from tilesmith.planner import rejections
+from tilesmith.runtime import executor
+from tilesmith.runtime.registry import PackedPair
+from tilesmith.torch_ops import dispatch, distributed
+from tilesmith.torch_ops import linear as op_linear
+from tilesmith.torch_ops import matmul as op
 
 
 def matmul(
@@ -39,9 +57,9 @@ def matmul(
     >>> matmul(a, b)
     tensor([[11.]])
     """
-    if torch.compiler.is_compiling() or out is not None or not op.is_plain(a, b):  # type: ignore[arg-type]
+    if torch.compiler.is_compiling() or out is not None or not dispatch.is_plain(a, b):  # type: ignore[arg-type]
         return _dispatched(a, b, accuracy, out_dtype, out)
-    return prepared.multiply(a, b, accuracy, out_dtype)  # type: ignore[arg-type]
+    return executor.multiply(a, b, numerics(accuracy, a.dtype), out_dtype)  # type: ignore[arg-type]
 
 
 def linear(
@@ -73,15 +91,15 @@ def linear(
     if torch.compiler.is_compiling() or not op_linear.is_plain(x, weight, bias, residual):  # type: ignore[arg-type]
         return _dispatched_linear(x, weight, bias, activation, residual, accuracy, out_dtype)
     assert isinstance(weight, torch.Tensor)
-    op_linear.check_shapes(x, weight, bias, residual, activation)
-    op_linear.check_types(x, weight, bias, residual, accuracy, out_dtype)
-    return op_linear.fused(x, weight.mT, bias, residual, activation, accuracy, out_dtype)
+    check_linear_shapes(x, weight, bias, residual, activation)
+    check_linear_types(x, weight, bias, residual, accuracy, out_dtype)
+    return op_linear.fused(x, weight.mT, bias, residual, activation, numerics(accuracy, x.dtype), out_dtype)
 
 
 def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = None) -> Packed:
     """Prepares an operand once for many products: a weight that does not change.
 
-    On Hopper, `matmul` splits float32 operands into 16-bit planes each time. A packed operand keeps its planes, which
+    On Hopper, `matmul` splits float32 operands into 16-bit terms each time. A packed operand keeps its terms, which
     take as much memory again as the tensor, and its part of that work falls away. The tensor is kept too, and must not
     be changed in place from then on. For all else (other types, other GPUs, the CPU, under autocast) the tensor is all
     that is kept, and products are as fast as without `pack`.
@@ -96,20 +114,13 @@ def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = No
     >>> matmul(torch.tensor([[1.0, 2.0]]), weight)
     tensor([[11.]])
     """
-    check_dense(tensor, tensor)
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise RuntimeError(
-            "tilesmith.pack makes a constant of a tensor, and this one requires grad: pass tensor.detach(), or call it "
-            f"under torch.no_grad() (shape {list(tensor.shape)}, {tensor.dtype} on {tensor.device})"
-        )
-    if tensor.dim() == 0:
-        raise RuntimeError("tilesmith.pack takes tensors that are at least 1D, and this one is 0D")
+    check_packable(tensor)
     tensor = tensor.detach()
-    own_accuracy = resolve(accuracy) if tensor.dtype == torch.float32 else None
-    planes = None
-    if own_accuracy is not None and op.is_plain(tensor, tensor):
-        planes = prepared.pack(tensor, own_accuracy, first=first)
-    return Packed(tensor, first, own_accuracy, planes, version_of(tensor))
+    if tensor.dtype != torch.float32:
+        return Packed(tensor, first, None, None, version_of(tensor))
+    own_accuracy = numerics(accuracy).accuracy
+    terms = executor.pack(tensor, own_accuracy, first=first) if dispatch.is_plain(tensor, tensor) else None
+    return Packed(tensor, first, own_accuracy, terms, version_of(tensor))
 
 
 def explain(
@@ -130,7 +141,7 @@ def explain(
     >>> a, b = torch.empty(4096, 4096, device="meta"), torch.empty(4096, 4096, device="meta")
     >>> explanation = explain(a, b, gpu="h200")
     >>> [launch.kernel for launch in explanation.launches], explanation.work.bounds.bound
-    (['split', 'sm90', 'split', 'sm90'], 'compute')
+    (['split', 'gemm_fp32', 'split', 'gemm_fp32'], 'compute')
     """
     a, b, packed, accuracy = _unpacked(a, b, accuracy)
     check_dense(a, b)
@@ -144,15 +155,16 @@ def explain(
     else:
         target = devices.named(devices.STAND_IN)
         notes.append(f"torch finds no GPU here: this is for an {target.name}.")
-    plan = prepared.planned(a, b, target, accuracy, out_dtype, packed=packed)
+    resolved = numerics(accuracy, a.dtype)
+    plan = executor.planned(a, b, target, resolved, out_dtype, packed=packed)
     if plan is None:
         notes.append("No kernel takes these operands as they are: the one of 16 bits is converted to float32 first.")
         a, b = (x.to("meta").float() for x in (a, b))
-        plan = prepared.planned(a, b, target, accuracy, out_dtype, packed=packed)
+        plan = executor.planned(a, b, target, resolved, out_dtype, packed=packed)
         assert plan is not None
     if plan.is_tuned:
         notes.append("This plan was measured to be the fastest here: `tilesmith tune` kept it.")
-    return Explanation.of(plan, notes)
+    return Explanation.of(plan, rejections(plan), notes)
 
 
 def warmup(
@@ -180,11 +192,12 @@ def warmup(
         on = a.device if a.is_cuda else torch.device(device)
         index = torch.cuda.current_device() if on.index is None else on.index
         gpu = devices.installed(index)
-        plan = prepared.planned(a, b, gpu, own_accuracy, out_dtype, packed=packed)
+        resolved = numerics(own_accuracy, a.dtype)
+        plan = executor.planned(a, b, gpu, resolved, out_dtype, packed=packed)
         if plan is None:
-            plan = prepared.planned(a.float(), b.float(), gpu, own_accuracy, out_dtype, packed=packed)
+            plan = executor.planned(a.float(), b.float(), gpu, resolved, out_dtype, packed=packed)
             assert plan is not None
-        prepared.prepare(plan, index)
+        executor.compiled(plan, index)
 
 
 def _dispatched(
@@ -196,8 +209,7 @@ def _dispatched(
 ) -> torch.Tensor:
     """A product that PyTorch's dispatcher takes part in: autograd, autocast, modes, transforms, distributed tensors,
     `out`; or one with a packed operand."""
-    if accuracy is not None:
-        resolve(accuracy)
+    check_accuracy(accuracy)
     asked, packed = accuracy, None
     if isinstance(a, Packed) or isinstance(b, Packed):
         if torch.compiler.is_compiling():
@@ -213,7 +225,7 @@ def _dispatched(
         return op.packed_product(a, b, packed, accuracy, out_dtype)
     if a.is_cpu and a.dtype not in OUT_DTYPES and not is_distributed:
         return torch.matmul(a, b, out=out)  # torch's CPU product takes more types than our kernels
-    check_operands(a, b, may_mix=may_mix(accuracy))
+    check_call(a, b, accuracy)
     check_out(a, b, out, out_dtype)
     shape = product_shape(a.shape, b.shape)
     if is_distributed:
@@ -247,26 +259,25 @@ def _dispatched_linear(
     out_dtype: torch.dtype | None,
 ) -> torch.Tensor:
     """A `linear` that PyTorch's dispatcher takes part in, or one with a packed weight."""
-    if accuracy is not None:
-        resolve(accuracy)
+    check_accuracy(accuracy)
     asked, packed = accuracy, None
     if isinstance(weight, Packed):
         if torch.compiler.is_compiling():
             raise NotImplementedError("tilesmith.linear with a packed weight does not work inside of torch.compile")
-        if weight.tensor.dim() != 2:
-            raise RuntimeError(f"weight must be packed from a matrix, but that had shape {list(weight.shape)}")
+        check_packed_weight(weight.tensor)
         x, transposed, packed, accuracy = _unpacked(x, weight, accuracy)
         weight = transposed.mT
     added = {name: tensor for name, tensor in (("bias", bias), ("residual", residual)) if tensor is not None}
-    op_linear.check_dense(x=x, weight=weight, **added)
-    op_linear.check_shapes(x, weight, bias, residual, activation)
+    check_linear_dense(x=x, weight=weight, **added)
+    check_linear_shapes(x, weight, bias, residual, activation)
     if not (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
-        op_linear.check_types(x, weight, bias, residual, asked, out_dtype)
+        check_linear_types(x, weight, bias, residual, asked, out_dtype)
 
     if packed is not None and op_linear.is_plain(x, weight, bias, residual):
-        return op_linear.fused(x, weight.mT, bias, residual, activation, accuracy, out_dtype, packed)
+        resolved = numerics(accuracy, x.dtype)
+        return op_linear.fused(x, weight.mT, bias, residual, activation, resolved, out_dtype, packed)
     is_distributed = distributed.is_distributed(x, weight) or distributed.is_distributed(bias, residual)
-    if packed is not None or is_distributed or op.is_transformed():
+    if packed is not None or is_distributed or dispatch.is_transformed():
         return op_linear.composed(x, weight.mT, bias, residual, activation, accuracy, out_dtype, packed)
     if activation is not None and torch.is_grad_enabled():
         differentiated = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
@@ -281,13 +292,13 @@ def _dispatched_linear(
 
 def _unpacked(
     a: torch.Tensor | Packed, b: torch.Tensor | Packed, accuracy: str | None
-) -> tuple[torch.Tensor, torch.Tensor, prepared.PackedPair | None, str | None]:
+) -> tuple[torch.Tensor, torch.Tensor, PackedPair | None, str | None]:
     """The operands as tensors, what `pack` made of them, if anything, and the accuracy that they were packed for."""
-    a_planes = b_planes = None
+    a_terms = b_terms = None
     if isinstance(a, Packed):
         a.check("a", accuracy)
-        a_planes, accuracy, a = a.planes, accuracy or a.accuracy, a.tensor
+        a_terms, accuracy, a = a.terms, accuracy or a.accuracy, a.tensor
     if isinstance(b, Packed):
         b.check("b", accuracy)
-        b_planes, accuracy, b = b.planes, accuracy or b.accuracy, b.tensor
-    return a, b, None if a_planes is None and b_planes is None else (a_planes, b_planes), accuracy
+        b_terms, accuracy, b = b.terms, accuracy or b.accuracy, b.tensor
+    return a, b, None if a_terms is None and b_terms is None else (a_terms, b_terms), accuracy

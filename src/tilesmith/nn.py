@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 
-from tilesmith import op
-from tilesmith.accuracy import resolve
 from tilesmith.api import linear, pack
-from tilesmith.epilogue import ACTIVATIONS
-from tilesmith.packed import Packed
+from tilesmith.core.accuracy import check_accuracy, resolve
+from tilesmith.core.checks import check_activation
+from tilesmith.core.packed import Packed
+from tilesmith.torch_ops import dispatch
 
 
 class Linear(torch.nn.Linear):
@@ -39,12 +39,9 @@ class Linear(torch.nn.Linear):
         activation: str | None = None,
         accuracy: str | None = None,
     ) -> None:
-        if activation is not None and activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(map(repr, ACTIVATIONS))} or None, not {activation!r}"
-            )
-        if accuracy is not None:
-            resolve(accuracy)
+        if activation is not None:
+            check_activation(activation)
+        check_accuracy(accuracy)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = activation
         self.accuracy = accuracy
@@ -97,20 +94,20 @@ class Linear(torch.nn.Linear):
         packed = self._packed
         if packed is None or not _is_of(packed, weight, resolve(self.accuracy)):
             packed = pack(weight.detach().mT, accuracy=self.accuracy)
-            if packed.planes is not None:
-                # Any stream may read the new planes next, and may still be reading the old ones.
+            if packed.terms is not None:
+                # Any stream may read the new terms next, and may still be reading the old ones.
                 torch.cuda.synchronize(weight.device)
             self._packed = packed
-        return None if packed.planes is None else packed
+        return None if packed.terms is None else packed
 
 
 def _may_be_kept(weight: torch.Tensor) -> bool:
     """Whether a float32 parameter can be packed for later calls: its changes are counted, and all that a call needs of
-    it is its value. A captured graph would go on to read planes that the layer has thrown away."""
+    it is its value. A captured graph would go on to read terms that the layer has thrown away."""
     return (
         type(weight) is torch.nn.Parameter
         and weight.dtype == torch.float32
-        and op.is_plain(weight, weight)
+        and dispatch.is_plain(weight, weight)
         and not weight.is_inference()
         and not torch.cuda.is_current_stream_capturing()
     )

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from tilesmith.bench.results import AGAIN, OURS, Results
 from tilesmith.cli import main
-from tilesmith.device import installed
+from tilesmith.core.device import installed
+from tilesmith.core.problem import Problem
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
 
 
 def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None:
@@ -55,6 +55,43 @@ def test_triton_is_an_opponent(tmp_path: Path) -> None:
         norm = entry.competitors["triton"].norm
         assert norm is not None
         assert norm < 1e-5
+
+
+def test_calls_are_timed_by_the_wall_clock(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    done = CliRunner().invoke(main, ["bench", "--suite", "host", "--seconds", "0.1", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    results = Results.read(target)
+    assert results.unfinished == ()
+    assert len(results.entries) == 7
+    for entry in results.entries:
+        assert entry.clock == "wall"
+        assert list(entry.competitors) == [OURS, "torch"]
+        for each in entry.competitors.values():
+            assert each.norm is not None
+            assert each.norm < 1e-2
+            assert each.host_ms is not None
+            assert 0 < each.host_ms < 10
+
+
+@pytest.mark.parametrize(("suite", "count"), [("pack", 6), ("epilogue", 8)])
+def test_packed_operands_and_epilogues_are_right_and_timed(suite: str, count: int, tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    done = CliRunner().invoke(main, ["bench", "--suite", suite, "--seconds", "0.1", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    results = Results.read(target)
+    assert results.unfinished == ()
+    assert len(results.entries) == count
+    assert len({entry.variant for entry in results.entries}) >= 3
+    assert all(entry.ours.norm is not None and entry.ours.norm < 1e-2 for entry in results.entries)
+
+
+def test_a_first_call_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    done = CliRunner().invoke(main, ["bench", "--suite", "first", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    cold, warm = Results.read(target).entries
+    assert cold.ours.median > warm.ours.median > 0
 
 
 def test_tuning_keeps_a_plan_that_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

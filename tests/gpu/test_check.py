@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from candidates import HONEST, UNINITIALISED
 
-from tilesmith.device import installed
+from tilesmith.core.device import installed
 from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.strict import L2_UNTOUCHED, OWN_KERNELS, POSSIBLE, PRECISION, UNTOUCHED

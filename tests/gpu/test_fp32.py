@@ -12,15 +12,19 @@ import torch
 from guarded import Guarded, contiguous_strides
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from launched import constants_of
 
 import tilesmith
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
-from tilesmith.device import Device, installed
-from tilesmith.kernels import dot, exact, sm90, thin
-from tilesmith.plan import Plan
+from tilesmith.core.device import Device, installed
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.kernels.hopper import constants as gemm
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.hopper import tiles
 from tilesmith.planner import choose
-from tilesmith.prepared import prepare
-from tilesmith.problem import Problem
+from tilesmith.runtime.executor import compiled
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 ORDINARY = ["uniform", "normal", "rectified", "graded rows", "graded columns"]
@@ -36,7 +40,7 @@ def errors(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor, where: torch
 
 
 def norm_is_promised_of_planes(name: str, m: int, k: int, n: int) -> bool:
-    """Where few terms cancel, planes may lose more than torch does in a small product, and in a few elements chance
+    """Where few terms cancel, terms may lose more than torch does in a small product, and in a few elements chance
     decides who loses more; the families of doubles have both: see docs/accuracy.md."""
     return m * n >= 100 and (name != "cancelling" or k >= 100)
 
@@ -54,14 +58,14 @@ def assert_promise(
 
 
 def is_for_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return sm90.rejects(Problem.of(a, b), installed(0)) is None
+    return hopper.rejects(Problem.of(a, b), installed(0)) is None
 
 
 def in_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """By the `sm90` family, also where others are faster."""
+    """By the `hopper` family, also where others are faster."""
     problem = Problem.of(a, b)
-    plan = min(sm90.candidates(problem, installed(0)), key=lambda candidate: candidate.cycles).plan()
-    return prepare(plan, 0)(a, b)
+    plan = min(hopper.candidates(problem, installed(0)), key=lambda candidate: candidate.cycles).plan()
+    return compiled(plan, 0)(a, b)
 
 
 # The promise.
@@ -101,37 +105,37 @@ def test_sums_of_doubles_keep_the_promise_everywhere(name: str, k: int) -> None:
     """Also in norm, where terms cancel."""
     a, b = operands(name, 150, k, 90, "cuda", seed=k)
     theirs = torch.matmul(a, b)
-    for candidate in exact.candidates(Problem.of(a, b), installed(0)):
-        assert_promise(prepare(candidate.plan(), 0)(a, b), theirs, a, b)
+    for candidate in fp64_mma.candidates(Problem.of(a, b), installed(0)):
+        assert_promise(compiled(candidate.plan(), 0)(a, b), theirs, a, b)
 
 
 @pytest.mark.parametrize("k", [1, 17, 200, 1000])
 def test_sums_of_doubles_are_rounded_once(k: int) -> None:
     a, b = operands("cancelling", 150, k, 90, "cuda", seed=k)
     rounded = (a.double() @ b.double()).float()
-    for candidate in exact.candidates(Problem.of(a, b), installed(0)):
-        ours = prepare(candidate.plan(), 0)(a, b)
+    for candidate in fp64_mma.candidates(Problem.of(a, b), installed(0)):
+        ours = compiled(candidate.plan(), 0)(a, b)
         # Doubles that are summed in another order may be on the other side of a tie.
         assert (ours != rounded).double().mean().item() < 1e-3
 
 
 RAW = [
-    (sm90.Configuration(128, 128, cluster=2, splits=3, raw=True), 300, 1028, 128),
-    (sm90.Configuration(64, 64, swap=True, raw=True), 40, 2000, 1000),
-    (sm90.Configuration(128, 32, splits=2, swap=True, raw=True), 30, 1500, 520),
-    (sm90.Configuration(64, 128, raw=True), 136, 400, 260),
+    (hopper.Configuration(128, 128, cluster=2, split_k=3, rs=True), 300, 1028, 128),
+    (hopper.Configuration(64, 64, swap_ab=True, rs=True), 40, 2000, 1000),
+    (hopper.Configuration(128, 32, split_k=2, swap_ab=True, rs=True), 30, 1500, 520),
+    (hopper.Configuration(64, 128, rs=True), 136, 400, 260),
 ]
 
 
 @pytest.mark.parametrize(("c", "m", "k", "n"), RAW, ids=str)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_product_splits_a_itself_as_accurately(name: str, c: sm90.Configuration, m: int, k: int, n: int) -> None:
+def test_the_product_splits_a_itself_as_accurately(name: str, c: hopper.Configuration, m: int, k: int, n: int) -> None:
     a, b = operands(name, m, k, n, "cuda")
     theirs = torch.matmul(a, b)
     for x, y in itertools.product((a, a.T.contiguous().T), (b, b.T.contiguous().T)):
         problem = Problem.of(x, y)
-        assert sm90.unsuited(problem, installed(0), c) is None
-        product = prepare(sm90.plan(problem, installed(0), c), 0)
+        assert hopper.unsuited(problem, installed(0), c) is None
+        product = compiled(hopper.plan(problem, installed(0), c), 0)
         first = product(x, y)
         assert_promise(first, theirs, a, b)
         torch.testing.assert_close(product(x, y), first, rtol=0, atol=0, equal_nan=True)
@@ -143,7 +147,7 @@ def test_zeros_next_to_values_that_need_the_wide_scheme() -> None:
     _, b = operands("graded slices of K", m, k, n, "cuda")
     a = torch.zeros(m, k, device="cuda")
     out = torch.full((m, n), float("nan"), device="cuda")
-    prepare(sm90.plan(Problem.of(a, b), installed(0), c), 0)(a, b, out)
+    compiled(hopper.plan(Problem.of(a, b), installed(0), c), 0)(a, b, out)
     torch.testing.assert_close(out, torch.zeros_like(out), rtol=0, atol=0)
 
 
@@ -152,22 +156,22 @@ def test_infinities_and_nans_next_to_values_that_need_the_wide_scheme() -> None:
     c, m, k, n = RAW[0]
     a, b = operands("graded slices of K", m, k, n, "cuda")
     a[3, 5], a[17, 700], a[200, k - 1] = float("nan"), float("inf"), float("-inf")
-    product = prepare(sm90.plan(Problem.of(a, b), installed(0), c), 0)
+    product = compiled(hopper.plan(Problem.of(a, b), installed(0), c), 0)
     assert_promise(product(a, b), torch.matmul(a, b), a, b)
 
 
 @pytest.mark.parametrize(
     "c",
     [
-        sm90.Configuration(128, 64, cluster=2, splits=2, raw=True),
-        sm90.Configuration(64, 96, raw=True),
-        sm90.Configuration(128, 128, swap=True, raw=True),
+        hopper.Configuration(128, 64, cluster=2, split_k=2, rs=True),
+        hopper.Configuration(64, 96, rs=True),
+        hopper.Configuration(128, 128, swap_ab=True, rs=True),
     ],
     ids=str,
 )
 @pytest.mark.parametrize(("a_batch", "b_batch"), [((3,), (3,)), ((), (4,)), ((3,), ()), ((2, 1), (3,))], ids=str)
 def test_batches_whose_a_is_split_by_the_product(
-    a_batch: tuple[int, ...], b_batch: tuple[int, ...], c: sm90.Configuration
+    a_batch: tuple[int, ...], b_batch: tuple[int, ...], c: hopper.Configuration
 ) -> None:
     """One matrix decides the scheme of all."""
     m, k, n = 140, 600, 200
@@ -179,8 +183,8 @@ def test_batches_whose_a_is_split_by_the_product(
         a[-1], b[-1] = operands(name, m, k, n, "cuda")
         a, b = a.view(*a_batch, m, k), b.view(*b_batch, k, n)
         problem = Problem.of(a, b)
-        assert sm90.unsuited(problem, installed(0), c) is None
-        product = prepare(sm90.plan(problem, installed(0), c), 0)
+        assert hopper.unsuited(problem, installed(0), c) is None
+        product = compiled(hopper.plan(problem, installed(0), c), 0)
         ours, theirs = product(a, b), torch.matmul(a, b)
         for index in itertools.product(*(range(size) for size in ours.shape[:-2])):
             x, y = (t.expand(*ours.shape[:-2], *t.shape[-2:])[index] for t in (a, b))
@@ -207,9 +211,9 @@ def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
         torch.backends.cuda.matmul.fp32_precision = before
         everywhere = torch.ones_like(theirs, dtype=torch.bool)
         plan = min(
-            sm90.candidates(Problem.of(a, b, accuracy="tf32"), installed(0)), key=lambda candidate: candidate.cycles
+            hopper.candidates(Problem.of(a, b, accuracy="tf32"), installed(0)), key=lambda candidate: candidate.cycles
         ).plan()
-        for ours in (prepare(plan, 0)(a, b), tilesmith.matmul(a, b, accuracy="tf32")):
+        for ours in (compiled(plan, 0)(a, b), tilesmith.matmul(a, b, accuracy="tf32")):
             (comp, norm), (torch_comp, torch_norm) = (errors(x, a, b, everywhere) for x in (ours, theirs))
             assert norm <= 1.01 * torch_norm
             assert comp <= 1.2 * torch_comp  # the largest of many errors of one distribution
@@ -245,26 +249,30 @@ SPARSE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.
 @pytest.mark.parametrize(
     "c",
     [
-        sm90.Configuration(128, 128, cluster=2),
-        sm90.Configuration(128, 192),
-        sm90.Configuration(64, 64, cluster=2),
-        sm90.Configuration(128, 96, swap=True),
+        hopper.Configuration(128, 128, cluster=2),
+        hopper.Configuration(128, 192),
+        hopper.Configuration(64, 64, cluster=2),
+        hopper.Configuration(128, 96, swap_ab=True),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("name", SPARSE)
-def test_skipping_zeros_changes_nothing(name: str, c: sm90.Configuration) -> None:
+def test_skipping_zeros_changes_nothing(name: str, c: hopper.Configuration) -> None:
     of_a, of_b = SPARSE[name]
     for distribution in ("uniform", "graded slices of K", "infinities and NaNs"):
         a, b = operands(distribution, 700, 900, 520, "cuda")
         a, b = of_a(a), of_b(b)
         for x, y in itertools.product((a, a.T.contiguous().T), (b, b.T.contiguous().T)):
             plans = [
-                sm90.plan(Problem.of(x, y, skips_zeros=skips), device, c)
+                hopper.plan(Problem.of(x, y, skips_zeros=skips), device, c)
                 for skips, device in ((False, installed(0)), (True, installed(0)), (True, few_sms()))
             ]
-            assert [dict(plan.stages[1].kernel.constants)["skips_zeros"] for plan in plans] == [False, True, True]
-            all_steps, *others = (prepare(plan, 0) for plan in plans)
+            assert [constants_of(plan.product.kernel, gemm.TermConstants).skips_zeros for plan in plans] == [
+                False,
+                True,
+                True,
+            ]
+            all_steps, *others = (compiled(plan, 0) for plan in plans)
             expected = all_steps(x, y)
             for product in others:
                 out = torch.full_like(expected, float("nan"))
@@ -289,7 +297,7 @@ def placed(shape: Sequence[int], strides: Sequence[int], shift: int = 0, most: i
 def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
     """The plan computes the product, twice, and touches nothing else."""
     expected = (a.tensor.double() @ b.tensor.double()).float()
-    product = prepare(plan, 0)
+    product = compiled(plan, 0)
     for _ in range(2):
         out.tensor.fill_(float("nan"))
         product(a.tensor, b.tensor, out.tensor)
@@ -299,44 +307,44 @@ def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("tile", sm90.PROMOTED_TILES, ids=lambda tile: "{}x{}".format(*tile))
+@pytest.mark.parametrize("tile", tiles.PROMOTED_TILES, ids=lambda tile: "{}x{}".format(*tile))
 def test_every_tile_and_layout_is_exact_on_integers(tile: tuple[int, int], layout: str) -> None:
     if tile[1] == 8:
         layout = layout[0] + "t"  # no product instruction has so narrow a B by rows
     for (m, k, n), cluster in (((264, 200, 296), 1), ((137, 195, 521), 2)):
         a, b = integers(m, k, layout[0]), integers(k, n, layout[1])
         out = Guarded.empty((m, n), (n, 1), torch.float32)
-        c = sm90.Configuration(*tile, cluster=cluster if tile[1] > 8 else 1)
+        c = hopper.Configuration(*tile, cluster=cluster if tile[1] > 8 else 1)
         problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
-        assert sm90.unsuited(problem, few_sms(), c) is None
-        assert_exact(sm90.plan(problem, few_sms(), c), a, b, out)
+        assert hopper.unsuited(problem, few_sms(), c) is None
+        assert_exact(hopper.plan(problem, few_sms(), c), a, b, out)
 
 
 @pytest.mark.parametrize(
     ("c", "m", "k", "n"),
     [
-        (sm90.Configuration(128, 256), 1000, 64, 1536),  # one step along K, and B stays
-        (sm90.Configuration(128, 128), 1000, 40, 1024),
-        (sm90.Configuration(128, 256), 999, 33, 1001),
-        (sm90.Configuration(64, 32, splits=3), 136, 700, 200),
-        (sm90.Configuration(128, 128, cluster=2, splits=5), 300, 1001, 263),
-        (sm90.Configuration(64, 16, cluster=2, swap=True), 9, 1000, 520),
-        (sm90.Configuration(128, 96, splits=7, swap=True), 90, 999, 521),
-        (sm90.Configuration(64, 96), 70, 70000, 100),  # slabs of K
-        (sm90.Configuration(64, 32, raw=True), 200, 1000, 96),
-        (sm90.Configuration(128, 96, cluster=2, splits=2, raw=True), 300, 900, 200),
-        (sm90.Configuration(64, 16, swap=True, raw=True), 12, 1000, 520),
-        (sm90.Configuration(128, 128, splits=2, swap=True, raw=True), 120, 1024, 528),
+        (hopper.Configuration(128, 256), 1000, 64, 1536),  # one step along K, and B stays
+        (hopper.Configuration(128, 128), 1000, 40, 1024),
+        (hopper.Configuration(128, 256), 999, 33, 1001),
+        (hopper.Configuration(64, 32, split_k=3), 136, 700, 200),
+        (hopper.Configuration(128, 128, cluster=2, split_k=5), 300, 1001, 263),
+        (hopper.Configuration(64, 16, cluster=2, swap_ab=True), 9, 1000, 520),
+        (hopper.Configuration(128, 96, split_k=7, swap_ab=True), 90, 999, 521),
+        (hopper.Configuration(64, 96), 70, 70000, 100),  # K chunks of K
+        (hopper.Configuration(64, 32, rs=True), 200, 1000, 96),
+        (hopper.Configuration(128, 96, cluster=2, split_k=2, rs=True), 300, 900, 200),
+        (hopper.Configuration(64, 16, swap_ab=True, rs=True), 12, 1000, 520),
+        (hopper.Configuration(128, 128, split_k=2, swap_ab=True, rs=True), 120, 1024, 528),
     ],
     ids=str,
 )
-def test_every_kind_is_exact_on_integers(c: sm90.Configuration, m: int, k: int, n: int) -> None:
+def test_every_kind_is_exact_on_integers(c: hopper.Configuration, m: int, k: int, n: int) -> None:
     for layout, strides in itertools.product(("nn", "tt"), ((n, 1), (n + 3, 1), (1, m))):
         a, b = integers(m, k, layout[0]), integers(k, n, layout[1])
         out = Guarded.empty((m, n), strides, torch.float32)
         problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
-        assert sm90.unsuited(problem, few_sms(), c) is None
-        assert_exact(sm90.plan(problem, few_sms(), c), a, b, out)
+        assert hopper.unsuited(problem, few_sms(), c) is None
+        assert_exact(hopper.plan(problem, few_sms(), c), a, b, out)
 
 
 @pytest.mark.parametrize(
@@ -347,9 +355,9 @@ def test_every_kind_is_exact_on_integers(c: sm90.Configuration, m: int, k: int, 
 def test_batches_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     x, y = placed(a, contiguous_strides(a)), placed(b, contiguous_strides(b))
     shape = torch.matmul(x.tensor, y.tensor).shape
-    for c in (sm90.Configuration(128, 64, cluster=2), sm90.Configuration(64, 96)):
+    for c in (hopper.Configuration(128, 64, cluster=2), hopper.Configuration(64, 96)):
         out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
-        assert_exact(sm90.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), few_sms(), c), x, y, out)
+        assert_exact(hopper.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), few_sms(), c), x, y, out)
 
 
 @pytest.mark.parametrize(
@@ -358,11 +366,11 @@ def test_batches_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -
 def test_batches_whose_a_is_split_by_the_product_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     x, y = placed(a, contiguous_strides(a)), placed(b, contiguous_strides(b))
     shape = torch.matmul(x.tensor, y.tensor).shape
-    for c in (sm90.Configuration(128, 64, cluster=2, raw=True), sm90.Configuration(64, 96, splits=2, raw=True)):
+    for c in (hopper.Configuration(128, 64, cluster=2, rs=True), hopper.Configuration(64, 96, split_k=2, rs=True)):
         out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
         problem = Problem.of(x.tensor, y.tensor, out=out.tensor)
-        assert sm90.unsuited(problem, few_sms(), c) is None
-        assert_exact(sm90.plan(problem, few_sms(), c), x, y, out)
+        assert hopper.unsuited(problem, few_sms(), c) is None
+        assert_exact(hopper.plan(problem, few_sms(), c), x, y, out)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 16])
@@ -374,8 +382,8 @@ def test_a_few_rows_are_exact_on_integers(rows: int, layout: str) -> None:
         for strides in ((n, 1), (1, m), (2 * n + 1, 2)):
             out = Guarded.empty((m, n), strides, torch.float32)
             problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
-            assert thin.rejects(problem, installed(0)) is None
-            assert_exact(thin.plan(problem, installed(0)), a, b, out)
+            assert skinny.rejects(problem, installed(0)) is None
+            assert_exact(skinny.plan(problem, installed(0)), a, b, out)
 
 
 @pytest.mark.parametrize("lines", [1, 3, 8, 131, 2048])
@@ -389,20 +397,20 @@ def test_a_matrix_by_a_vector_is_exact_on_integers(lines: int) -> None:
         for strides in ((n, 1), (2 * n + 1, 3)):
             out = Guarded.empty((m, n), strides, torch.float32)
             problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
-            assert dot.rejects(problem, installed(0)) is None
-            assert_exact(dot.plan(problem, installed(0)), a, b, out)
+            assert gemv.rejects(problem, installed(0)) is None
+            assert_exact(gemv.plan(problem, installed(0)), a, b, out)
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_matrix_by_a_vector_keeps_the_promise(name: str) -> None:
     for lines, k in ((5, 3), (300, 1000), (20, 300_000)):
         a, b = operands(name, lines, k, 1, "cuda")
-        assert_promise(prepare(dot.plan(Problem.of(a, b), installed(0)), 0)(a, b), torch.matmul(a, b), a, b)
+        assert_promise(compiled(gemv.plan(Problem.of(a, b), installed(0)), 0)(a, b), torch.matmul(a, b), a, b)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("tile", exact.TILES, ids=str)
-def test_every_tile_of_doubles_is_exact_on_integers(tile: exact.Tile, layout: str) -> None:
+@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
+def test_every_tile_of_doubles_is_exact_on_integers(tile: fp64_mma.Tile, layout: str) -> None:
     sizes = [(64, 64, 64), (128, 512, 128), (137, 195, 101), (1, 1, 1), (70, 16, 132), (33, 17, 31), (18, 1030, 70)]
     for (m, k, n), (pad, shift) in itertools.product(sizes, ((0, 0), (3, 0), (4, 0), (4, 1))):
         a, b = (
@@ -412,11 +420,11 @@ def test_every_tile_of_doubles_is_exact_on_integers(tile: exact.Tile, layout: st
         for strides in ((n, 1), (n + 3, 1), (n + 4, 1), (1, m), (1, m + 4), (2 * n + 1, 2)):
             out = Guarded.empty((m, n), strides, torch.float32, shift)
             problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
-            assert exact.rejects(problem, installed(0)) is None
-            assert_exact(exact.plan(problem, installed(0), tile), a, b, out)
+            assert fp64_mma.rejects(problem, installed(0)) is None
+            assert_exact(fp64_mma.plan(problem, installed(0), tile), a, b, out)
 
 
-@pytest.mark.parametrize("tile", exact.TILES, ids=str)
+@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -428,17 +436,17 @@ def test_every_tile_of_doubles_is_exact_on_integers(tile: exact.Tile, layout: st
     ],
     ids=str,
 )
-def test_batches_of_doubles_are_exact_on_integers(tile: exact.Tile, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_batches_of_doubles_are_exact_on_integers(tile: fp64_mma.Tile, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     x, y = placed(a, contiguous_strides(a)), placed(b, contiguous_strides(b))
     shape = torch.matmul(x.tensor, y.tensor).shape
     out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
-    assert_exact(exact.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), installed(0), tile), x, y, out)
+    assert_exact(fp64_mma.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), installed(0), tile), x, y, out)
 
 
-@pytest.mark.parametrize("tile", exact.TILES, ids=str)
+@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
 @pytest.mark.parametrize("strides", [(0, 1), (1, 0), (0, 0), (40, 0), (70, 2), (2, 150)])
 def test_doubles_of_operands_that_repeat_or_skip_are_exact_on_integers(
-    tile: exact.Tile, strides: tuple[int, int]
+    tile: fp64_mma.Tile, strides: tuple[int, int]
 ) -> None:
     storage = placed((10_000,), (1,))
     a = storage.tensor.as_strided((70, 35), strides)
@@ -446,11 +454,11 @@ def test_doubles_of_operands_that_repeat_or_skip_are_exact_on_integers(
     problem = Problem.of(a, b.tensor)
     expected = (a.double() @ b.tensor.double()).float()
     torch.testing.assert_close(
-        prepare(exact.plan(problem, installed(0), tile), 0)(a, b.tensor), expected, rtol=0, atol=0
+        compiled(fp64_mma.plan(problem, installed(0), tile), 0)(a, b.tensor), expected, rtol=0, atol=0
     )
     expected = (b.tensor.T.double() @ a.T.double()).float()
     problem = Problem.of(b.tensor.T, a.T)
-    ours = prepare(exact.plan(problem, installed(0), tile), 0)(b.tensor.T, a.T)
+    ours = compiled(fp64_mma.plan(problem, installed(0), tile), 0)(b.tensor.T, a.T)
     torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 
@@ -513,8 +521,8 @@ def test_a_graph_finds_out_anew_what_its_operands_are_like() -> None:
     """Which scheme multiplies is decided on the GPU, each time."""
     a, b = (torch.randn(500, 500, device="cuda") for _ in range(2))
     problem = Problem.of(a, b)
-    plan = sm90.plan(problem, installed(0), sm90.Configuration(128, 128))
-    product = prepare(plan, 0)
+    plan = hopper.plan(problem, installed(0), hopper.Configuration(128, 128))
+    product = compiled(plan, 0)
     result = torch.empty(500, 500, device="cuda")
     product(a, b, result)
     graph = torch.cuda.CUDAGraph()

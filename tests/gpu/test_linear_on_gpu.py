@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from launched import constants_of
 from torch.library import opcheck
 from torch.nn import functional
 from torchs_linear import by_torch, ours
 
 import tilesmith
-from tilesmith import device, op_linear, prepared
-from tilesmith.epilogue import ACTIVATIONS, Epilogue
-from tilesmith.kernels import sm90
-from tilesmith.problem import Problem
+from tilesmith.core import device
+from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import constants as gemm
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.runtime import executor
+from tilesmith.torch_ops import linear as op_linear
 
 Shape = tuple[int, ...]
 
@@ -314,7 +318,7 @@ def test_a_layer_packs_its_weight_once_and_anew_when_it_has_changed(layer: tiles
     check_layer(layer)
     first = layer._packed
     assert first is not None
-    assert (first.planes is not None) == is_hopper()
+    assert (first.terms is not None) == is_hopper()
     check_layer(layer, 64)
     assert layer._packed is first
 
@@ -398,25 +402,25 @@ def test_a_layer_trains_as_torchs_does() -> None:
 @pytest.mark.parametrize(
     "configuration",
     [
-        sm90.Configuration(128, 256, cluster=2),
-        sm90.Configuration(128, 224, cluster=2),
-        sm90.Configuration(128, 64),
-        sm90.Configuration(64, 192),
-        sm90.Configuration(64, 16),
+        hopper.Configuration(128, 256, cluster=2),
+        hopper.Configuration(128, 224, cluster=2),
+        hopper.Configuration(128, 64),
+        hopper.Configuration(64, 192),
+        hopper.Configuration(64, 16),
     ],
     ids=str,
 )
-def test_residuals_that_are_read_by_lines(configuration: sm90.Configuration, columns: int) -> None:
+def test_residuals_that_are_read_by_lines(configuration: hopper.Configuration, columns: int) -> None:
     """Several tiles for every block: a residual is read while the results before it are still stored."""
     x, weight, residual = (
         normal(*shape, dtype=torch.bfloat16) for shape in ((3999, 200), (columns, 200), (3999, columns))
     )
     epilogue = Epilogue(residual=residual)
-    plan = sm90.plan(Problem.of(x, weight.T, epilogue=epilogue), device.installed(0), configuration)
-    constants = dict(plan.product.kernel.constants)
-    assert constants["residual_vector"] == {2048: 8, 2046: 2, 2047: 1}[columns]
-    assert constants["store_waits"]
-    run = prepared.prepare(plan, 0)
+    plan = hopper.plan(Problem.of(x, weight.T, epilogue=epilogue), device.installed(0), configuration)
+    c = constants_of(plan.product.kernel, gemm.GemmConstants)
+    assert c.residual_vector == {2048: 8, 2046: 2, 2047: 1}[columns]
+    assert c.store_waits
+    run = executor.compiled(plan, 0)
     results = []
     for _ in range(3):
         out = torch.full((3999, columns), torch.nan, dtype=torch.bfloat16, device="cuda")

@@ -8,10 +8,11 @@ from guarded import Guarded
 
 import tilesmith
 from tilesmith.bench.distributions import operands
-from tilesmith.device import installed
-from tilesmith.kernels import sm90
-from tilesmith.prepared import prepare
-from tilesmith.problem import Problem
+from tilesmith.core.device import installed
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.hopper import tiles
+from tilesmith.runtime.executor import compiled
 
 NARROW = [torch.float16, torch.bfloat16]
 TYPES = [pair for narrow in NARROW for pair in ((torch.float32, narrow), (narrow, torch.float32))]
@@ -44,7 +45,7 @@ def test_no_more_error_than_torch_in_float32(name: str, types: Types) -> None:
 
 
 def integers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Such that sums of thousands of products are exact in float32. Those of float32 need both of their planes."""
+    """Such that sums of thousands of products are exact in float32. Those of float32 need both of their terms."""
     values = torch.randint(-1, 2, shape, device="cuda") * (4097 if dtype == torch.float32 else 1)
     return values.to(dtype)
 
@@ -66,12 +67,12 @@ def test_integers_are_exact_in_every_kind_of_configuration(layout: str, types: T
         expected = (a.double() @ b.double()).float()
         problem = Problem.of(a, b, may_mix=True)
         kinds = {}
-        for c in sm90.configurations(problem, installed(0)):
-            if sm90.unsuited(problem, installed(0), c) is None:
-                kinds[c.swap, c.splits > 1, c.cluster, c.tile_m, c.tile_n > 128] = c
+        for c in tiles.configurations(problem, installed(0)):
+            if hopper.unsuited(problem, installed(0), c) is None:
+                kinds[c.swap_ab, c.split_k > 1, c.cluster, c.tile_m, c.tile_n > 128] = c
         assert kinds
         for c in kinds.values():
-            result = prepare(sm90.plan(problem, installed(0), c), 0)(a, b)
+            result = compiled(hopper.plan(problem, installed(0), c), 0)(a, b)
             torch.testing.assert_close(result, expected, rtol=0, atol=0, msg=f"{c}")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tilesmith.bench.errors import error
-from tilesmith.device import installed
+from tilesmith.core.device import installed
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import recognize
 from tilesmith.kernelbench.write import written

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import tilesmith
 from tilesmith.bench.errors import error
 from tilesmith.bench.precision import bounds_of_product
-from tilesmith.overriding.operators import NAMES
+from tilesmith.override.operators import NAMES
 
 
 def registered() -> dict[str, str]:

@@ -9,10 +9,11 @@ from guarded import Guarded
 
 import tilesmith
 from tilesmith.bench.distributions import operands
-from tilesmith.device import installed
-from tilesmith.kernels import sm90
-from tilesmith.prepared import prepare
-from tilesmith.problem import Problem
+from tilesmith.core.device import installed
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.hopper import tiles
+from tilesmith.runtime.executor import compiled
 
 SIDES = [(True, False), (False, True), (True, True)]
 DATA = ["normal", "graded slices of K", "infinities and NaNs", "exponents within 60"]
@@ -32,18 +33,18 @@ def packed_sides(
 
 
 def assert_same_in_every_configuration(a: torch.Tensor, b: torch.Tensor, sides: tuple[bool, bool]) -> None:
-    """By the `sm90` family, in configurations of all kinds."""
+    """By the `hopper` family, in configurations of all kinds."""
     problem, with_packed = Problem.of(a, b), Problem.of(a, b, packed=sides)
-    planes = [each.planes if isinstance(each, tilesmith.Packed) else None for each in packed_sides(a, b, sides)]
+    terms = [each.terms if isinstance(each, tilesmith.Packed) else None for each in packed_sides(a, b, sides)]
     kinds = {}
-    for c in sm90.configurations(problem, installed(0)):
-        if all(sm90.unsuited(each, installed(0), c) is None for each in (problem, with_packed)):
-            kinds[c.swap, c.splits > 1, c.cluster] = c
+    for c in tiles.configurations(problem, installed(0)):
+        if all(hopper.unsuited(each, installed(0), c) is None for each in (problem, with_packed)):
+            kinds[c.swap_ab, c.split_k > 1, c.cluster] = c
     assert kinds
     for c in kinds.values():
-        expected = prepare(sm90.plan(problem, installed(0), c), 0)(a, b)
-        plan = sm90.plan(with_packed, installed(0), c)
-        assert_same(prepare(plan, 0)(a, b, None, (planes[0], planes[1])), expected)
+        expected = compiled(hopper.plan(problem, installed(0), c), 0)(a, b)
+        plan = hopper.plan(with_packed, installed(0), c)
+        assert_same(compiled(plan, 0)(a, b, None, (terms[0], terms[1])), expected)
 
 
 @pytest.mark.parametrize("sides", SIDES, ids=str)

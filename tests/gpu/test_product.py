@@ -7,13 +7,13 @@ import torch
 from guarded import Guarded, contiguous_strides, poison
 
 import tilesmith
-from tilesmith import device
-from tilesmith.bench import textbook
+from tilesmith.bench import fma_chain
 from tilesmith.bench.suites import random_tensor
-from tilesmith.kernels import simt
-from tilesmith.plan import Plan
-from tilesmith.prepared import prepare
-from tilesmith.problem import OUT_DTYPES, Problem
+from tilesmith.core import device
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import OUT_DTYPES, Problem
+from tilesmith.kernels.simt import family as simt
+from tilesmith.runtime.executor import compiled
 
 EDGE_SHAPES = [(1, 1, 1), (128, 32, 256), (132, 40, 264), (129, 33, 257)]  # m, k, n: none, whole, vectors, odd
 MORE_EDGE_SHAPES = [(1, 300, 1), (257, 1, 129), (1, 70, 515), (515, 70, 1), (33, 31, 65), (260, 520, 132)]
@@ -58,7 +58,7 @@ def test_every_tile_is_right_at_every_edge_and_writes_nothing_else(dtype: torch.
         guarded_a, guarded_b = Guarded.like(a), Guarded.like(b)
         for plan in candidates(Problem.of(guarded_a.tensor, guarded_b.tensor)):
             out = Guarded.empty((m, n), (n, 1), dtype)
-            prepare(plan, 0)(guarded_a.tensor, guarded_b.tensor, out.tensor)
+            compiled(plan, 0)(guarded_a.tensor, guarded_b.tensor, out.tensor)
             assert_right(out.tensor.cpu(), a, b)
             for guarded in (guarded_a, guarded_b, out):
                 guarded.assert_outside_untouched()
@@ -81,10 +81,10 @@ def test_every_type_and_layout_is_right_at_more_edges(dtype: torch.dtype, layout
 def test_float32_is_the_textbook_chain_bit_for_bit_whatever_the_tile(layout: str) -> None:
     a, b = matrix(130, 77, layout[0], torch.float32), matrix(77, 134, layout[1], torch.float32)
     a, b = a * torch.randn_like(a).mul(8).exp(), b * torch.randn_like(b).mul(8).exp()  # a wide range of exponents
-    expected = textbook.product(a, b)
+    expected = fma_chain.product(a, b)
     on_gpu = a.cuda(), b.cuda()
     for plan in candidates(Problem.of(*on_gpu, accuracy="ieee")):
-        torch.testing.assert_close(prepare(plan, 0)(*on_gpu).cpu(), expected, rtol=0, atol=0)
+        torch.testing.assert_close(compiled(plan, 0)(*on_gpu).cpu(), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tilesmith
-from tilesmith.problem import OUT_DTYPES
+from tilesmith.core.problem import OUT_DTYPES
 
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 150))
 

@@ -10,7 +10,9 @@ from operator_arguments import OF_MATMUL, OF_MATMUL_OUT, arguments, arguments_wi
 from torch.library import opcheck
 
 import tilesmith
-from tilesmith import op, prepared
+from tilesmith.runtime import executor
+from tilesmith.torch_ops import dispatch
+from tilesmith.torch_ops import matmul as op
 
 
 def ints(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -24,14 +26,14 @@ def assert_same(x: torch.Tensor, y: torch.Tensor) -> None:
 
 def test_plain_calls_skip_the_dispatcher_and_others_do_not() -> None:
     a, b = ints(4, 4), ints(4, 4)
-    assert op.is_plain(a, b)
-    assert not op.is_plain(a.requires_grad_(), b)
+    assert dispatch.is_plain(a, b)
+    assert not dispatch.is_plain(a.requires_grad_(), b)
     with torch.no_grad():
-        assert op.is_plain(a, b)
+        assert dispatch.is_plain(a, b)
     with torch.autocast("cuda"):
-        assert not op.is_plain(b, b)
-    assert not op.is_plain(b, b.cpu())
-    assert not op.is_plain(b.to_sparse(), b)
+        assert not dispatch.is_plain(b, b)
+    assert not dispatch.is_plain(b, b.cpu())
+    assert not dispatch.is_plain(b.to_sparse(), b)
 
 
 def test_the_current_stream_is_used() -> None:
@@ -63,8 +65,8 @@ def test_a_graph_replays_the_product_on_new_values() -> None:
 
 
 def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_prepared", {})
-    monkeypatch.setattr(prepared, "_functions", {})
+    monkeypatch.setattr(executor, "_compiled", {})
+    monkeypatch.setattr(executor, "_functions", {})
     tilesmith.warmup([((48, 40), (40, 56)), ((2, 9, 8), (8, 4))], dtype=torch.bfloat16)
     a, b = ints(48, 40, dtype=torch.bfloat16), ints(40, 56, dtype=torch.bfloat16)
     graph = torch.cuda.CUDAGraph()
@@ -75,8 +77,8 @@ def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.Monk
 
 
 def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_prepared", {})
-    monkeypatch.setattr(prepared, "_functions", {})
+    monkeypatch.setattr(executor, "_compiled", {})
+    monkeypatch.setattr(executor, "_functions", {})
     a, b = ints(48, 40), ints(40, 56)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -86,8 +88,8 @@ def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatc
 
 
 def test_many_threads_and_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_prepared", {})
-    monkeypatch.setattr(prepared, "_functions", {})
+    monkeypatch.setattr(executor, "_compiled", {})
+    monkeypatch.setattr(executor, "_functions", {})
     start = threading.Barrier(8)
 
     def work(seed: int) -> bool:

@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 import torch
 
-from tilesmith.bench import shapes, suites, textbook
+from tilesmith.bench import fma_chain, shapes, suites
 from tilesmith.bench.errors import error
 from tilesmith.kernelbench.problem_file import ProblemFile, shipped
 from tilesmith.kernelbench.recognize import recognize_here
@@ -37,7 +37,7 @@ def test_the_textbook_chain_rounds_every_multiply_add_once(spread: float) -> Non
         torch.randn(shape, generator=generator) * torch.exp2((spread * torch.randn(shape, generator=generator)).round())
         for shape in ((6, 40), (40, 5))
     )
-    result = textbook.product(a, b)
+    result = fma_chain.product(a, b)
     for i in range(6):
         for j in range(5):
             total = 0.0
@@ -50,12 +50,12 @@ def test_the_textbook_chain_rounds_once_where_two_roundings_would_differ() -> No
     # Just below the tie between 1 + 2^-23 and 1 + 2^-22, by less than float64 keeps: there the tie goes up, to even.
     a, b = torch.tensor([[1 + 2.0**-23, 2.0**-24 * (1 + 2.0**-20)]]), torch.tensor([[1.0], [1 - 2.0**-20]])
     assert (a.double() @ b.double()).float().item() == 1 + 2.0**-22
-    assert textbook.product(a, b).item() == 1 + 2.0**-23
+    assert fma_chain.product(a, b).item() == 1 + 2.0**-23
 
 
 def test_nan_and_infinity_pass_through_the_textbook_chain() -> None:
     a = torch.tensor([[math.inf, 1.0], [math.nan, 1.0], [3e38, 3e38]])
-    result = textbook.product(a, torch.ones(2, 1))
+    result = fma_chain.product(a, torch.ones(2, 1))
     assert result[0].item() == math.inf and math.isnan(result[1].item()) and result[2].item() == math.inf
 
 
@@ -116,7 +116,8 @@ def test_every_entry_of_a_suite_says_why_and_has_a_name_of_its_own() -> None:
     folder = resources.files("tilesmith.bench") / "suites"
     for name in (path.name.removesuffix(".toml") for path in folder.iterdir()):
         products = suites.load(name)
-        assert len({product.name for product in products}) == len(products)
+        keys = {(each.name, each.dtype, each.variant, str(each), each.origin) for each in products}
+        assert len(keys) == len(products)
         assert all(product.why for product in products)
 
 

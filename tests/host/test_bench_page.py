@@ -14,7 +14,7 @@ from tilesmith.bench.axis import Axis
 from tilesmith.bench.page import page
 from tilesmith.bench.plots import write_png
 from tilesmith.bench.results import OURS, TORCH, Competitor, Results, State
-from tilesmith.errors import UnavailableError
+from tilesmith.core.errors import UnavailableError
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of these
 

@@ -10,8 +10,10 @@ import torch
 from click.testing import CliRunner, Result
 
 from tilesmith.bench import runner
+from tilesmith.bench.contenders import WrongResultError
+from tilesmith.bench.markdown import markdown
 from tilesmith.bench.results import OURS, Competitor, Entry, Environment, Results
-from tilesmith.bench.runner import WrongResultError, until_certain
+from tilesmith.bench.runner import until_certain
 from tilesmith.bench.suites import Product
 from tilesmith.cli import main
 
@@ -67,13 +69,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Product]]:
         asked.append(product)
         return replace(recorded.entries[0], suite=suite, name=product.name, shape=str(product), dtype=product.dtype)
 
-    def environment(command: list[str], settings: runner.Settings) -> Environment:
-        return replace(recorded.environment, command=" ".join(command))
+    def environment(command: list[str], settings: runner.Settings, commit: str | None) -> Environment:
+        return replace(recorded.environment, command=" ".join(command), commit=commit or "")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(runner, "measure", measure)
     monkeypatch.setattr(runner, "environment", environment)
+    monkeypatch.setattr(runner, "compile_kernels", lambda products, settings: None)
     yield asked
 
 
@@ -82,9 +85,10 @@ def bench(*arguments: str | Path) -> Result:
 
 
 def test_suites_and_shapes_are_measured_and_written(gpu: list[Product], tmp_path: Path) -> None:
-    files = [tmp_path / f"r.{kind}" for kind in ("json", "html", "png")]
-    to_files = [each for kind, file in zip(("json", "html", "png"), files, strict=True) for each in (f"--{kind}", file)]
-    done = bench("--suite", "seeds", "--shape", "64x32x16:nt", "--dtype", "bfloat16", *to_files)
+    kinds = ("json", "html", "png", "markdown")
+    files = [tmp_path / f"r.{kind}" for kind in kinds]
+    to_files = [each for kind, file in zip(kinds, files, strict=True) for each in (f"--{kind}", file)]
+    done = bench("--suite", "seeds", "--shape", "64x32x16:nt", "--dtype", "bfloat16", "--commit", "c0ffee", *to_files)
     assert done.exit_code == 0, done.output
     assert len(gpu) == 6
     assert {product.dtype for product in gpu} == {"bfloat16"}
@@ -95,6 +99,15 @@ def test_suites_and_shapes_are_measured_and_written(gpu: list[Product], tmp_path
     assert "geometric mean" in done.output
     assert "<html" in files[1].read_text()
     assert files[2].read_bytes().startswith(b"\x89PNG")
+    assert "- commit: c0ffee" in files[3].read_text()
+    assert "### seeds, bfloat16" in files[3].read_text()
+
+
+def test_an_included_suite_is_named_beside_the_one_that_includes_it(gpu: list[Product], tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    assert bench("--suite", "tf32", "--json", target).exit_code == 0
+    assert Results.read(target).suites == ("tf32: aligned", "tf32")
+    assert {(product.accuracy, product.against) for product in gpu} == {("tf32", "torch-tf32")}
 
 
 def test_the_five_reference_products_are_the_default(gpu: list[Product]) -> None:
@@ -170,3 +183,78 @@ def test_two_runs_are_compared_without_a_gpu(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"format": 0}))
     assert bench("--compare", RECORDED, other).exit_code == 2
+
+
+# Recorded runs as Markdown.
+
+
+def test_recorded_runs_become_one_page_without_a_gpu(tmp_path: Path) -> None:
+    target = tmp_path / "results.md"
+    done = bench("--from", RECORDED, "--from", RECORDED, "--markdown", target)
+    assert done.exit_code == 0, done.output
+    text = target.read_text()
+    recorded = Results.read(RECORDED)
+    assert text.count(f"- card: {recorded.environment.gpu}") == 2
+    assert f"- command: `{recorded.environment.command}`" in text
+    assert "- commit: not recorded" in text
+    for entry in recorded.entries:
+        assert f"### {entry.suite}, {entry.kind}\n" in text
+        assert f"| {entry.shape} |" in text
+        if "torch" in entry.competitors:
+            assert f"**{entry.ratio('torch'):.3f}**" in text
+    assert recorded.unfinished[0] in text
+
+
+def test_the_mean_of_a_table_is_that_of_its_rows() -> None:
+    recorded = Results.read(RECORDED)
+    seeds = replace(recorded, entries=tuple(each for each in recorded.entries if each.suite == "seeds"))
+    mean = recorded.mean_ratio("seeds", "torch")
+    least = min(each.ratio("torch") for each in seeds.entries)
+    assert f"Against torch: geometric mean **{mean:.3f}**, least {least:.3f}, of 5 products." in markdown([seeds])
+
+
+def test_rows_of_a_table_have_as_many_cells_as_its_head() -> None:
+    rows = [line for line in markdown([Results.read(RECORDED)]).splitlines() if line.startswith("|")]
+    heads = [i for i, line in enumerate(rows) if set(line) <= set("|-")]
+    for first, last in zip(heads, [*(i - 1 for i in heads[1:]), len(rows)], strict=True):
+        assert {line.count("|") for line in rows[first - 1 : last]} == {rows[first].count("|")}
+
+
+def test_calls_by_the_wall_clock_say_how_many_are_too_slow() -> None:
+    recorded = Results.read(RECORDED)
+    entry = replace(recorded.entries[0], clock="wall", variant="addmm, bias")
+
+    def call(torch_ms: float, ours_ms: float) -> Entry:
+        times = {OURS: ours_ms, "torch": torch_ms}
+        return replace(entry, competitors={name: Competitor("fp32", (ms,), host_ms=ms) for name, ms in times.items()})
+
+    slow, slow_but_short, fast = call(0.1, 0.106), call(0.02, 0.0225), call(0.1, 0.05)
+    assert [each.is_behind for each in (slow, slow_but_short, fast)] == [True, False, False]
+    text = markdown([replace(recorded, entries=(slow, slow_but_short, fast))])
+    assert "slower than torch by more than 5% above 50 us or 15% below: 1." in text
+    assert "to issue a call: ours, torch" in text
+    many = markdown([replace(recorded, entries=(slow,) * 70 + (fast,) * 2)])
+    assert many.count("addmm, bias") == 20
+    assert "| 0.87 to 0.95 | 70 |" in many
+
+
+def test_a_page_of_several_runs_is_refused(tmp_path: Path) -> None:
+    done = bench("--from", RECORDED, "--from", RECORDED, "--html", tmp_path / "r.html")
+    assert done.exit_code == 2
+    assert "--markdown takes several" in done.output
+
+
+def test_files_keep_a_line_for_each_list_of_samples(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    recorded = Results.read(RECORDED)
+    recorded.write(target)
+    assert Results.read(target) == recorded
+    line = next(line for line in target.read_text().splitlines() if "samples_ms" in line)
+    assert line.count(",") == len(recorded.entries[0].ours.samples_ms)
+
+
+def test_the_page_of_results_is_what_the_recorded_runs_say() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    runs = [Results.read(path) for path in sorted((docs / "results").glob("*.json"))]
+    assert runs
+    assert (docs / "results.md").read_text() == markdown(runs), "run `make results`"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tilesmith import user_files
-from tilesmith.jit import cache, compiler, source
+from tilesmith.core import cache_dir
+from tilesmith.runtime import cache, compiler, source
 
 SOURCE, ARCH = 'extern "C" __global__ void f() {}', "sm_90a"
 
@@ -58,14 +58,14 @@ def test_a_real_cubin_comes_back_as_it_was_compiled() -> None:
 
 
 def test_the_directory_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert user_files.directory() == tmp_path / "cache" / "tilesmith"
+    assert cache_dir.directory() == tmp_path / "cache" / "tilesmith"
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for unset in ("", None):
         if unset is None:
             monkeypatch.delenv("XDG_CACHE_HOME")
         else:
             monkeypatch.setenv("XDG_CACHE_HOME", unset)
-        assert user_files.directory() == tmp_path / "home" / ".cache" / "tilesmith"
+        assert cache_dir.directory() == tmp_path / "home" / ".cache" / "tilesmith"
 
 
 def test_the_directory_is_the_users_alone(own_cache: Path) -> None:
@@ -244,7 +244,7 @@ def test_entries_tells_the_size_and_the_last_use() -> None:
     start = time.time()
     cache.cubin(SOURCE, ARCH, Compiler(b"x" * 1000))
     (entry,) = cache.entries()
-    assert entry.path == user_files.directory() / (cache.key(SOURCE, ARCH) + ".cubin")
+    assert entry.path == cache_dir.directory() / (cache.key(SOURCE, ARCH) + ".cubin")
     assert entry.size == entry.path.stat().st_size > 1000
     assert start - 5 < entry.used < time.time() + 5
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from click.testing import CliRunner, Result
 
 from tilesmith.cli import check as command
 from tilesmith.cli import main
+from tilesmith.core import device as devices
+from tilesmith.kernelbench import check_all
 from tilesmith.kernelbench.check.sandbox import Limits
-from tilesmith.kernelbench.check.verdict import Finding, Verdict
+from tilesmith.kernelbench.check.verdict import Finding, Speed, Spread, Verdict
 from tilesmith.kernelbench.problem_file import ProblemError
 
 RIGHT = Verdict("strict", (Finding("builds", True), Finding("given inputs", True, "class fp32")), "fp32")
@@ -103,3 +106,105 @@ def test_a_problem_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, files: t
     assert result.exit_code == 2
     assert result.stderr == "Error: problem.py has no Model\n"
     assert asked[-1] == "closed"
+
+
+# All problems of a folder.
+
+
+def pretend_all(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Verdict | Exception]) -> list[Any]:
+    """A GPU, and a judge that gives the verdict of a module's name. Returns what it will be asked."""
+    asked: list[Any] = []
+
+    class Judge:
+        def __init__(self, problem: Path, *, limits: Limits, turn: object) -> None:
+            self.problem = problem
+
+        def __enter__(self) -> "Judge":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __call__(self, candidate: Path, **options: object) -> Verdict:
+            asked.append((self.problem.name, candidate.read_text(), options))
+            verdict = verdicts[candidate.name]
+            if isinstance(verdict, Exception):
+                raise verdict
+            return verdict
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(devices, "installed", lambda index: devices.named("h200"))
+    monkeypatch.setattr(check_all, "Judge", Judge)
+    return asked
+
+
+def timed(ours: float, torchs: float) -> Verdict:
+    spreads = [Spread(ms, ms, ms, ms) for ms in (ours, torchs)]
+    return replace(RIGHT, speed=Speed(spreads[0], {"fp32": spreads[1]}, 1.0, None, None, "H200", "1980 MHz"))
+
+
+def test_modules_that_are_there_are_judged_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    problems, modules = tmp_path / "problems", tmp_path / "modules"
+    for folder in (problems, modules):
+        folder.mkdir()
+        for name in ("a.py", "b.py"):
+            (folder / name).write_text(f"# {folder.name}")
+    asked = pretend_all(monkeypatch, {"a.py": timed(1.0, 4.0), "b.py": timed(2.0, 2.0)})
+    result = run("--all", str(problems), "--modules", str(modules))
+    assert result.exit_code == 0, result.output
+    options = {"mode": "strict", "accuracy": "fp32"}
+    assert sorted(asked, key=str) == [(name, "# modules", options) for name in ("a.py", "b.py")]
+    assert "2 of 2 are right\nproducts: geometric mean 2.000 of torch's speed\nleast of all: 1.000\n" in result.stdout
+    assert "torch    4.0000  ratio 4.000  fp32" in result.stdout
+
+
+def test_a_wrong_module_and_a_problem_without_one_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "a.py").write_text("")
+    pretend_all(monkeypatch, {"a.py": WRONG})
+    result = run("--all", str(tmp_path), "--modules", str(tmp_path / "modules"))
+    assert result.exit_code == 1
+    assert "WRONG: builds" in result.stdout
+    assert "b.py does not define Model, get_inputs, get_init_inputs" in result.stdout
+    assert "0 of 2 are right" in result.stdout
+    as_json = json.loads(run("--all", str(tmp_path), "--modules", str(tmp_path / "modules"), "--json").stdout)
+    assert [report["right"] for report in as_json["reports"]] == [False]
+    assert list(as_json["refused"]) == ["b.py"]
+
+
+def test_modules_are_written_for_problems_that_have_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = check_all.problems_in(None)[0]
+    (tmp_path / "problems").mkdir()
+    (tmp_path / "problems" / source.name).write_text(source.read_text())
+    asked = pretend_all(monkeypatch, {source.name: timed(0.5, 2.0)})
+    result = run("--all", str(tmp_path / "problems"), "--modules", str(tmp_path / "modules"))
+    assert result.exit_code == 0, result.output
+    assert "class ModelNew" in asked[0][1]
+    assert (tmp_path / "modules" / source.name).read_text() == asked[0][1]
+    assert "128x128 cluster 2" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a problem and a candidate, or --all"),
+        (["FOLDER"], "name a problem and a candidate, or --all"),
+        (["FOLDER", "FILE"], "a folder of problems needs --all"),
+        (["--all", "FILE"], "--all takes one folder"),
+        (["--all", "FOLDER", "--sanitize"], "--all takes one folder"),
+        (["--all", "FOLDER"], "has no problem files"),
+    ],
+)
+def test_wrong_usage_of_all(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend_all(monkeypatch, {})
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.py").write_text("")
+    names = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file.py")}
+    result = run(*(names.get(each, each) for each in arguments))
+    assert result.exit_code == 2
+    assert message in result.stderr

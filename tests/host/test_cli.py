@@ -16,11 +16,11 @@ import torch
 from click.testing import CliRunner, Result
 
 import tilesmith
-from tilesmith import device
 from tilesmith.bench import suites, timing
 from tilesmith.cli import _COMMANDS, demo_preview, main
-from tilesmith.errors import UnavailableError
-from tilesmith.jit import cache, compiler, driver
+from tilesmith.core import device
+from tilesmith.core.errors import UnavailableError
+from tilesmith.runtime import cache, compiler, driver
 
 SEEDS = ["square", "large K", "transposed A", "tiny K", "irregular"]
 
@@ -198,7 +198,7 @@ class TestDemoWithoutGpu:
         assert [plan["product"] for plan in shown["plans"]] == SEEDS
         assert [plan["sizes"] for plan in shown["plans"]] == [[p.m, p.k, p.n] for p in suites.load("seeds")]
         for plan in shown["plans"]:
-            assert plan["plan"].startswith("sm90 ")
+            assert plan["plan"].startswith("hopper ")
             assert 0.9 * 132 <= math.prod(plan["grid"]) <= 132
             assert 32 < plan["registers"] <= 255
             assert plan["spill_bytes"] == 0
@@ -281,7 +281,7 @@ class TestDemoWithGpu:
         result = run("demo")
         assert result.exit_code == 0
         shown = one_line(result.stdout)
-        assert "irregular exact 16x16x128 2.000 3.000 1.50 0.0" in shown
+        assert "irregular fp64_mma 16x16x128 2.000 3.000 1.50 0.0" in shown
         assert shown.endswith("Accurate: no element is off by more than 2 sqrt(K) roundings of float32.")
 
     def test_an_element_that_is_not_written_exits_with_1(self, monkeypatch: pytest.MonkeyPatch) -> None:

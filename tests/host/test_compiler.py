@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from launched import constants_of
 
 from tilesmith import CompilationError, UnavailableError
-from tilesmith.device import ARCHITECTURES, Device, named
-from tilesmith.jit import cache, compiler, source
-from tilesmith.kernels import simt
-from tilesmith.plan import Plan, Stage
-from tilesmith.problem import Problem
+from tilesmith.core.device import ARCHITECTURES, Device, named
+from tilesmith.core.plan import KernelLaunch, Plan
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.simt import family as simt
+from tilesmith.kernels.simt import launch as simt_launch
+from tilesmith.runtime import cache, compiler, source
 
 TILE_128 = next(tile for tile in simt.TILES[4] if (tile.m, tile.n) == (128, 128))
 TRIVIAL = 'extern "C" __global__ void f(float* x) { *x = 1; }'
@@ -142,9 +144,9 @@ def plans_for(problem: Problem, device: Device) -> list[Plan]:
     return [candidate.plan() for candidate in simt.candidates(problem, device)]
 
 
-def only_stage(plan: Plan) -> Stage:
-    (stage,) = plan.stages
-    return stage
+def only_launch(plan: Plan) -> KernelLaunch:
+    (launch,) = plan.launches
+    return launch
 
 
 def covering(arch: str, dtype: torch.dtype) -> list[Plan]:
@@ -152,17 +154,18 @@ def covering(arch: str, dtype: torch.dtype) -> list[Plan]:
     and on Hopper, alternating ones elsewhere, of which the next architecture has the others."""
     aligned, odd = (plans_for(*problem(dtype, layout)) for layout in (ALIGNED, ODD))
     if dtype in (torch.float32, torch.float64) and arch in ("sm_75", "sm_90a"):
-        return list({only_stage(plan).kernel: plan for plan in aligned + odd}.values())
+        return list({only_launch(plan).kernel: plan for plan in aligned + odd}.values())
     starts_odd = dtype in (torch.int64, torch.bfloat16)
     turn = ARCHITECTURES.index(arch) + starts_odd
     return [pair[(turn + i) % 2] for i, pair in enumerate(zip(aligned, odd, strict=True))]
 
 
 def assert_nothing_spills(plan: Plan, arch: str) -> None:
-    stage = only_stage(plan)
-    used = compiler.resources(source.render(stage.kernel), arch)
+    launch = only_launch(plan)
+    used = compiler.resources(source.render(launch.kernel), arch)
     assert (used.stack_bytes, used.spill_store_bytes, used.spill_load_bytes) == (0, 0, 0), plan.name
-    assert used.registers * stage.threads * int(dict(stage.kernel.constants)["blocks_per_sm"]) <= 65536
+    blocks = constants_of(launch.kernel, simt_launch.Constants).blocks_per_sm
+    assert used.registers * launch.kernel.threads * blocks <= 65536
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8, torch.bfloat16], ids=str)
@@ -187,8 +190,8 @@ def test_no_kernel_spills_with_wide_indices_and_batches(arch: str, dtype: torch.
     plans = plans_for(Problem.of(a, b.mT), GPU)
     assert plans
     for plan in plans:
-        values = dict(only_stage(plan).kernel.constants)
-        assert (values["Index"], values["batch_rank"]) == ("long long", 2)
+        c = constants_of(only_launch(plan).kernel, simt_launch.Constants)
+        assert (c.Index, c.batch_dims) == ("long long", 2)
         assert_nothing_spills(plan, arch)
 
 
@@ -215,7 +218,7 @@ def test_every_type_and_result_type_compiles(arch: str) -> None:
 def sass(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The instructions of the float32 kernel with the 128x128 tile on Hopper, a label or an instruction a line."""
     cubin = tmp_path_factory.mktemp("sass") / "simt.cubin"
-    kernel = only_stage(simt.plan(*problem(torch.float32, ALIGNED), TILE_128)).kernel
+    kernel = only_launch(simt.plan(*problem(torch.float32, ALIGNED), TILE_128)).kernel
     cubin.write_bytes(compiler.compile(source.render(kernel), "sm_90a"))
     nvdisasm = importlib.metadata.distribution("nvidia-cuda-nvdisasm").locate_file("nvidia/cu13/bin/nvdisasm")
     text = subprocess.run([str(nvdisasm), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout

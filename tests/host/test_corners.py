@@ -11,8 +11,8 @@ import torch._dynamo
 from torch.autograd import forward_ad
 
 import tilesmith
-from tilesmith.jit import cache
-from tilesmith.problem import Problem
+from tilesmith.core.problem import Problem
+from tilesmith.runtime import cache
 
 
 def test_out_dtype_with_complex_cpu_operands_is_no_key_error() -> None:

@@ -1,4 +1,4 @@
-"""The emulator's tensor cores, copy engine and formats of numbers: its headers in C++, against numpy."""
+"""The emulator's tensor cores, TMA and formats of numbers: its headers in C++, against numpy."""
 
 import ctypes
 import shutil
@@ -15,8 +15,8 @@ import torch
 from tensor_core_model import WGMMA_K, tensor_core_step
 
 import tilesmith.emulator
+from tilesmith.core.params import TensorMap
 from tilesmith.emulator.tensor_map import encode
-from tilesmith.plan import TensorMap
 
 Array = npt.NDArray[Any]
 
@@ -271,7 +271,7 @@ def aligned(byte_count: int, alignment: int = 1024) -> Array:
 def map_of(tensor: Array, box: tuple[int, ...], line_bytes: int) -> TensorMap:
     """Of a contiguous tensor's view; numpy has the contiguous dimension last."""
     dtype = {2: torch.float16, 4: torch.float32}[tensor.itemsize]
-    return TensorMap(0, "a", 0, dtype, tensor.shape[::-1], tensor.strides[-2::-1], box, line_bytes)
+    return TensorMap("a", 0, dtype, tensor.shape[::-1], tensor.strides[-2::-1], box, line_bytes)
 
 
 def encoded(tensor_map: TensorMap, address: int) -> Array:
@@ -373,7 +373,7 @@ def test_a_box_without_a_swizzle_may_be_wide(parts: ctypes.CDLL) -> None:
     np.testing.assert_array_equal(shared[128 : 128 + expected.nbytes].view(np.uint16), expected.ravel())
 
 
-GOOD_MAP = TensorMap(0, "a", 0, torch.float16, (100, 50), (208,), (64, 8), 128)
+GOOD_MAP = TensorMap("a", 0, torch.float16, (100, 50), (208,), (64, 8), 128)
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from emulated import H200, assert_exact, integers, normal, plan_named, sm90_plan
+from emulated import H200, assert_exact, hopper_plan, integers, normal, plan_named
 
+from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.errors import EmulationError
+from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
-from tilesmith.epilogue import Epilogue
-from tilesmith.errors import EmulationError
-from tilesmith.jit.source import headers
-from tilesmith.kernels import sm90
-from tilesmith.problem import Problem
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.runtime.source import headers
 
-Configuration = sm90.Configuration
+Configuration = hopper.Configuration
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -26,35 +26,35 @@ def planted(file: str, old: str, new: str) -> dict[str, str]:
 
 def half(replaced: dict[str, str]) -> None:
     a, b = integers(72, 1000), integers(1000, 72, seed=1)
-    assert_exact(sm90_plan(a, b, Configuration(128, 64)), a, b, replaced=replaced)
+    assert_exact(hopper_plan(a, b, Configuration(128, 64)), a, b, replaced=replaced)
 
 
 def half_of_many_chunks(replaced: dict[str, str]) -> None:
     a, b = integers(72, 72), integers(72, 256, seed=1)
-    assert_exact(sm90_plan(a, b, Configuration(128, 256)), a, b, replaced=replaced)
+    assert_exact(hopper_plan(a, b, Configuration(128, 256)), a, b, replaced=replaced)
 
 
 def half_with_residual(replaced: dict[str, str]) -> None:
     a, b = integers(72, 72), integers(72, 256, seed=1)
     residual = integers(72, 256, seed=2)
     epilogue = Epilogue(residual=residual)
-    plan = sm90.plan(Problem.of(a, b, epilogue=epilogue), H200, Configuration(128, 128))
+    plan = hopper.plan(Problem.of(a, b, epilogue=epilogue), H200, Configuration(128, 128))
     run(plan, a, b, epilogue=epilogue, replaced=replaced)
 
 
 def split(replaced: dict[str, str]) -> None:
     a, b = integers(64, 300), integers(300, 72, seed=1)
-    run(sm90_plan(a, b, Configuration(64, 64, splits=3)), a, b, replaced=replaced)
+    run(hopper_plan(a, b, Configuration(64, 64, split_k=3)), a, b, replaced=replaced)
 
 
 def raw(replaced: dict[str, str]) -> None:
     a, b = normal(64, 200), normal(200, 72, seed=1)
-    run(sm90_plan(a, b, Configuration(64, 128, raw=True)), a, b, replaced=replaced)
+    run(hopper_plan(a, b, Configuration(64, 128, rs=True)), a, b, replaced=replaced)
 
 
-def planes(replaced: dict[str, str]) -> None:
+def terms(replaced: dict[str, str]) -> None:
     a, b = normal(64, 200), normal(200, 72, seed=1)
-    run(sm90_plan(a, b, Configuration(64, 64)), a, b, replaced=replaced)
+    run(hopper_plan(a, b, Configuration(64, 64)), a, b, replaced=replaced)
 
 
 def simt(replaced: dict[str, str]) -> None:
@@ -62,9 +62,9 @@ def simt(replaced: dict[str, str]) -> None:
     assert_exact(plan_named(a, b, "simt"), a, b, replaced=replaced)
 
 
-def exact(replaced: dict[str, str]) -> None:
+def fp64_mma(replaced: dict[str, str]) -> None:
     a, b = normal(40, 300), normal(300, 40, seed=1)
-    run(plan_named(a, b, "exact 16x16"), a, b, replaced=replaced)
+    run(plan_named(a, b, "fp64_mma 16x16"), a, b, replaced=replaced)
 
 
 # What is done wrong, where, and how: old text, new text; then what runs it, and what the message says.
@@ -84,56 +84,56 @@ BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
         r"pipeline\.cuh:\d+.* arrives at the mbarrier at \d+, which has all its arrivals",
     ),
     "no wait for the last product": (
-        "mma.cuh",
+        "kernels/hopper/mma.cuh",
         "ptx::wgmma_wait<0>();\n    ring_",
         "ring_",
         half,
         r"reads the sums of a product that it has not waited for|mma\.cuh:\d+.* under way when its warpgroup ends",
     ),
     "no wait before a stage is released": (
-        "mma.cuh",
+        "kernels/hopper/mma.cuh",
         "ptx::wgmma_wait<1>();",
         "",
         half,
         r"tile\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
     ),
     "no fence of registers": (
-        "raw_mma.cuh",
+        "kernels/hopper/rs_mma.cuh",
         "ptx::wgmma_fence();\n#pragma unroll\n      for",
         "for",
         raw,
-        r"raw_mma\.cuh:\d+.* a product of registers that were written with no wgmma.fence since \(its A\)",
+        r"rs_mma\.cuh:\d+.* a product of registers that were written with no wgmma.fence since \(its A\)",
     ),
     "no fence between proxies": (
-        "epilogue.cuh",
+        "tile_store.cuh",
         "ptx::async_proxy_fence();",
         ";",
         half,
-        r"epilogue\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since",
+        r"tile_store\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since",
     ),
     "no fence of barriers": (
         "pipeline.cuh",
         "ptx::barrier_init_fence();",
         "",
         half,
-        r"produce\.cuh:\d+.* the mbarrier at \d+ was initialised with no fence since",
+        r"gemm\.cu:\d+.* the mbarrier at \d+ was initialised with no fence since",
     ),
     "no wait for a store": (
-        "epilogue.cuh",
+        "tile_store.cuh",
         "ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();",
         ";",
         half_of_many_chunks,
-        r"epilogue\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
+        r"tile_store\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
     ),
     "no wait for the last store": (
-        "epilogue.cuh",
-        "void finish() const {\n    if (issues())\n      ptx::tma_store_wait_read<0>();",
-        "void finish() const {\n",
+        "tile_store.cuh",
+        "void drain() const {\n    if (issues())\n      ptx::tma_store_wait_read<0>();",
+        "void drain() const {\n",
         half,
-        r"epilogue\.cuh:\d+.* under way when the block ends",
+        r"tile_store\.cuh:\d+.* under way when the block ends",
     ),
     "no barrier before a staged residual is read": (
-        "kernels/sm90/departure.cuh",
+        "kernels/hopper/epilogue_driver.cuh",
         "residual.stage(lent, line);\n      __syncwarp();",
         "residual.stage(lent, line);",
         half_with_residual,
@@ -154,17 +154,17 @@ BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
         r"deadlock: .*0 of 1 arrivals are missing, and 16 bytes came that it did not expect",
     ),
     "a stage that is not released": (
-        "mma.cuh",
+        "kernels/hopper/mma.cuh",
         "ring_.release(previous_, thread_);\n    advance",
         "advance",
         half,
         r"deadlock: .*block \(0, 0, 0\) threads 0-0: the mbarrier at \d+, parity 0: 2 of 2 arrivals",
     ),
-    "fewer stages than a step of planes takes": (
+    "fewer stages than a step of terms takes": (
         "pipeline.cuh",
         "if (++stage == stages) {",
         "if (++stage == 1) {",
-        planes,
+        terms,
         r"deadlock: .*threads 128-255: the mbarrier at \d+, parity 1: 1 of 1 arrivals",
     ),
     "a wrong width of the swizzle": (
@@ -175,53 +175,53 @@ BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
         r"mma\.cuh:\d+.* that an asynchronous copy has not delivered yet",
     ),
     "an edge off by one": (
-        "kernels/simt.cu",
+        "kernels/simt/simt.cu",
         "if (row < m && column < n) {",
         "if (row <= m && column < n) {",
         simt,
         r"simt\.cu:\d+: writes 8 bytes of global memory outside of every buffer: \d+ past the end of out",
     ),
     "a stray store": (
-        "kernels/simt.cu",
+        "kernels/simt/simt.cu",
         "  int buffer = 0;",
         "  int buffer = 0;\n  if (threadIdx.x == 7)\n    shared_bytes[plan::shared_bytes + 5] = 1;",
         simt,
-        r"thread 7 at cuda/kernels/simt\.cu:\d+: writes 1 bytes of shared memory, 5 past the end of the block's",
+        r"thread 7 at kernels/simt/simt\.cu:\d+: writes 1 bytes of shared memory, 5 past the end of the block's",
     ),
     "no barrier": (
-        "kernels/simt.cu",
+        "kernels/simt/simt.cu",
         "__syncthreads();\n\n",
         "\n",
         simt,
         r"simt\.cu:.* reads \d+ bytes of shared memory at \d+ that nobody has written",
     ),
     "a barrier for most": (
-        "kernels/simt.cu",
+        "kernels/simt/simt.cu",
         "  int buffer = 0;",
         "  int buffer = 0;\n  if (threadIdx.x != 77)\n    __syncthreads();\n  else\n    __syncwarp();",
         simt,
-        r"deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at cuda/kernels/simt\.cu:\d+",
+        r"deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at kernels/simt/simt\.cu:\d+",
     ),
     "no wait for copies": (
-        "kernels/exact.cu",
+        "kernels/fp64/fp64_mma.cu",
         "ptx::copy_wait<plan::stages - 2>();",
         "",
-        exact,
+        fp64_mma,
         r"copied_tile\.cuh:\d+.* that an asynchronous copy has not delivered yet",
     ),
     "no wait for the launch before": (
-        "kernels/reduce.cu",
+        "kernels/split_k_reduce.cu",
         "ptx::grid_dependency_wait();",
         "",
         split,
-        r"reduce\.cu:\d+: reads workspace before it waits for the launches before its own",
+        r"split_k_reduce\.cu:\d+: reads workspace before it waits for the launches before its own",
     ),
     "a crash": (
-        "kernels/simt.cu",
+        "kernels/simt/simt.cu",
         "  int buffer = 0;",
         "  int buffer = 0;\n  if (threadIdx.x == 9)\n    __builtin_trap();",
         simt,
-        r"thread 9 at cuda/kernels/simt\.cu:\d+: the emulated kernel got signal",
+        r"thread 9 at kernels/simt/simt\.cu:\d+: the emulated kernel got signal",
     ),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilesmith.jit.source import headers
+from tilesmith.runtime.source import headers
 
 CUDA = Path(str(resources.files("tilesmith"))) / "cuda"
 EMULATED = Path(str(resources.files("tilesmith"))) / "emulator" / "cxx"

@@ -1,16 +1,15 @@
-"""Kernels in the emulator, in every layout, with edges, batches, splits, clusters and several orders of threads: of
-integers, or close to float64. test_emulator_recorded.py has those of float32 on the tensor cores, to the last bit."""
+"""The kernels of the CUDA cores and of doubles in the emulator: layouts, edges, batches, clusters, parts of K, and
+several orders of threads. Of integers, or close to float64. Those of the tensor cores are in test_hopper_layout.py and
+test_planes_emulated.py. test_emulator_recorded.py has all of them to the last bit."""
 
 import pytest
 import torch
-from emulated import H200, assert_close, assert_exact, integers, normal, plan_named, sm90_plan
+from emulated import H200, assert_close, assert_exact, integers, placed, plan_named
 
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
-from tilesmith.kernels import sm90
-from tilesmith.planner import packing
-from tilesmith.problem import Problem
-
-Configuration = sm90.Configuration
+from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -29,66 +28,71 @@ def test_simt_batches_and_layouts(seed: int | None) -> None:
     assert_exact(plan_named(a, b, "simt"), a, b, seed)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("layout", ["rows", "odd", "columns"])
-def test_exact(layout: str, seed: int | None) -> None:
-    a, b = normal(40, 72), normal(72, 60, seed=1)
-    if layout == "odd":
-        a, b = a[1:, 1:], b[1:, 1:]
-    elif layout == "columns":
-        a, b = a.T.contiguous().T, b.T.contiguous().T
-    assert_close(plan_named(a, b, "exact 16x16"), a, b, 1e-7, seed)
+def test_simt_edges() -> None:
+    """Of rows, columns and K: less than a tile, a vector and a step, and a little more."""
+    for m, k, n in ((1, 1, 1), (5, 17, 130), (130, 33, 5), (64, 64, 64), (66, 9, 2)):
+        a, b = integers(m, k, dtype=torch.float64), integers(n, k, dtype=torch.float64, seed=1).T
+        assert_exact(plan_named(a, b, "simt", "t4"), a, b)
+        a, b = a.T.contiguous().T, b.contiguous()
+        assert_exact(plan_named(a, b, "simt", "t4"), a, b)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_thin_and_its_cluster(seed: int | None) -> None:
-    a, b = normal(7, 300), normal(300, 200, seed=1)
-    plan = plan_named(a, b, "thin")
-    assert plan.product.cluster > 1
-    assert_close(plan, a, b, 1e-7, seed)
+def rounded_once(plan: Plan, a: torch.Tensor, b: torch.Tensor, seed: int | None = None) -> None:
+    """Sums of doubles, of which one float is left: of integers of ten bits, the nearest one."""
+    out = run(plan, a, b, seed=seed)
+    torch.testing.assert_close(out, (a.double() @ b.double()).float(), rtol=0, atol=0)
 
 
-def test_dot() -> None:
-    a, b = normal(1, 3000), normal(70, 3000, seed=1).T
-    assert_close(plan_named(a, b, "dot"), a, b, 1e-7)
+def of_ten_bits(rows: int, columns: int, layout: str = "n", seed: int = 0) -> torch.Tensor:
+    """By rows or by columns; in capitals from an odd address on, with an odd stride."""
+    rows, columns = (columns, rows) if layout in "tT" else (rows, columns)
+    odd = int(layout.isupper())
+    values = torch.randint(-1023, 1024, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
+    own = placed(values, (-(-columns // 4) * 4 + odd, 1), odd)
+    return own.T if layout in "tT" else own
 
 
-KINDS = {
-    "edges": ((100, 136), (136, 200), Configuration(128, 96)),
-    "odd": ((101, 135), (135, 201), Configuration(64, 64)),
-    "cluster": ((260, 136), (136, 136), Configuration(128, 128, cluster=2)),
-    "cluster, odd": ((261, 71), (71, 71), Configuration(64, 64, cluster=2)),
-    "three consumers": ((400, 136), (136, 200), Configuration(192, 160, cluster=2)),
-    "three consumers, odd": ((201, 135), (135, 201), Configuration(192, 176)),
-    "split": ((100, 520), (520, 72), Configuration(64, 64, splits=3)),
-    "few rows": ((16, 300), (300, 136), Configuration(64, 16, swap=True)),
-    "batch": ((3, 72, 72), (3, 72, 104), Configuration(64, 64)),
-    "more tiles than buffers": ((130, 640), (640, 264), Configuration(128, 256)),
-}
+@pytest.mark.parametrize("layout", ["nn", "Nt", "tN", "TT"])
+@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
+def test_fp64_mma_tiles_and_layouts(tile: fp64_mma.Tile, layout: str) -> None:
+    for (m, k, n), seed in (((70, 300, 75), None), ((33, 37, 66), 1), ((1, 1, 1), None), ((16, 130, 64), 2)):
+        a, b = of_ten_bits(m, k, layout[0]), of_ten_bits(k, n, layout[1], seed=1)
+        rounded_once(fp64_mma.plan(Problem.of(a, b), H200, tile), a, b, seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sm90_of_16_bits(kind: str) -> None:
-    a_shape, b_shape, c = KINDS[kind]
-    a, b = integers(*a_shape), integers(*b_shape, seed=1)
-    for seed in SEEDS:
-        assert_exact(sm90_plan(a, b, c), a, b, seed)
+def test_fp64_mma_batches() -> None:
+    a = torch.stack([of_ten_bits(20, 33, seed=i) for i in range(6)]).reshape(3, 2, 20, 33)
+    for b in (a.mT[:, :1], a.mT[0, 0], a.mT.contiguous()[0]):
+        rounded_once(fp64_mma.plan(Problem.of(a, b), H200, fp64_mma.TILES[2]), a, b)
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize(("a_transposed", "b_transposed"), [(True, False), (False, True), (True, True)])
-def test_sm90_layouts(a_transposed: bool, b_transposed: bool, seed: int | None) -> None:
-    a, b = integers(72, 136, dtype=torch.bfloat16), integers(136, 80, dtype=torch.bfloat16, seed=1)
-    a = a.T.contiguous().T if a_transposed else a
-    b = b.T.contiguous().T if b_transposed else b
-    assert_exact(sm90_plan(a, b, Configuration(64, 64), torch.float32), a, b, seed)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tN", "nT"])
+def test_skinny(layout: str) -> None:
+    """With and without clusters, and in parts of K."""
+    seen = set()
+    for (m, k, n), seed in (((7, 300, 200), 1), ((1, 17, 33), None), ((9, 1001, 70), 2), ((16, 40, 130), None)):
+        a, b = of_ten_bits(m, k, layout[0]), of_ten_bits(k, n, layout[1], seed=1)
+        plan = skinny.plan(Problem.of(a, b), H200)
+        rounded_once(plan, a, b, seed)
+        seen.add(plan.product.cluster > 1)
+    assert seen == {False, True}
 
 
-def test_packed_planes() -> None:
-    a, b = normal(72, 200), normal(200, 72, seed=1)
-    pack = packing(Problem.of(torch.empty(1, 200), b, packed=(False, True)), H200)
-    assert pack is not None
-    planes = run(pack, torch.empty(1, 200), b)
-    plan = sm90.plan(Problem.of(a, b, packed=(False, True)), H200, Configuration(128, 64, cluster=2))
-    out = run(plan, a, b, packed=(None, planes))
-    torch.testing.assert_close(out, run(sm90_plan(a, b, Configuration(128, 64, cluster=2)), a, b), rtol=0, atol=0)
+def test_skinny_parts() -> None:
+    a, b = of_ten_bits(2, 20_000), of_ten_bits(20_000, 70, seed=1)
+    plan = skinny.plan(Problem.of(a, b), H200)
+    assert plan.split_k > 1
+    assert_close(plan, a, b, 1e-7)
+
+
+@pytest.mark.parametrize("layout", ["n", "N"])
+def test_gemv(layout: str) -> None:
+    """Lines that are aligned or not, a vector of any stride, and parts of K."""
+    seen = set()
+    for lines, k, stride in ((1, 3, 1), (9, 1001, 2), (70, 3000, 1), (8, 64, 1), (3, 20_000, 1)):
+        a, b = of_ten_bits(lines, k, layout), of_ten_bits(k, stride, seed=1)[:, :1]
+        for x, y in ((a, b), (b.T, a.T)):
+            plan = gemv.plan(Problem.of(x, y), H200)
+            assert_close(plan, x, y, 1e-7)
+            seen.add(plan.split_k > 1)
+    assert seen == {False, True}

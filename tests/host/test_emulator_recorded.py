@@ -14,7 +14,7 @@ from tilesmith.emulator.run import run
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
-SOURCES = Path(tilesmith.__file__).parent / "cuda"
+SOURCES = Path(tilesmith.__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -30,5 +30,5 @@ def test_the_bits_are_those_of_an_h200(product: Recorded, on_h200: dict[str, npt
 
 
 def test_every_kernel_source_is_among_them() -> None:
-    used = {stage.kernel.source for product in PRODUCTS for stage in product.on_cpu()[0].stages}
-    assert used == {str(path.relative_to(SOURCES)) for path in SOURCES.glob("kernels/*.cu")}
+    used = {launch.kernel.source for product in PRODUCTS for launch in product.on_cpu()[0].launches}
+    assert used == {str(path.relative_to(SOURCES)) for path in SOURCES.glob("kernels/**/*.cu")}

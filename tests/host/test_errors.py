@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tilesmith
-from tilesmith.problem import OUT_DTYPES, Problem
+from tilesmith.core.problem import OUT_DTYPES, Problem
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 

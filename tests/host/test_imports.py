@@ -13,54 +13,30 @@ import pytest
 
 PACKAGE = Path(str(resources.files("tilesmith")))
 
-NOUNS = {"accuracy", "problem", "device", "plan", "packed", "epilogue", "errors"}
-SMALL = {"nvml", "user_files", "version"}  # they import nothing of the package
-LOWER = {
-    "kernels",
-    "planner",
-    "jit",
-    "prepared",
-    "emulator",
-    "op",
-    "op_linear",
-    "distributed",
-    "roofline",
-    "explanation",
-}
-CORE = NOUNS | SMALL | LOWER | {"overriding", "api", "nn"}
-
-# Unit (a module or a folder of the package) -> the units that it may import, besides itself.
+# Unit (a module or a folder of the package) -> the units that it may import, besides itself and what these may.
 # "" is the package's own __init__.
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "nvml": set(),
-    "user_files": set(),
+BELOW: dict[str, set[str]] = {
     "version": set(),
-    "accuracy": NOUNS,
-    "device": NOUNS,
-    "problem": NOUNS,
-    "plan": NOUNS,
-    "packed": NOUNS,
-    "epilogue": NOUNS,
-    "roofline": NOUNS,
-    "kernels": NOUNS,
-    "planner": NOUNS | SMALL | {"kernels"},
-    "jit": {"plan", "errors", "user_files"},
-    "prepared": NOUNS | {"planner", "jit"},
-    "emulator": NOUNS | {"jit", "prepared"},
-    "op": NOUNS | {"prepared", "emulator"},
-    "op_linear": NOUNS | {"prepared", "emulator", "op"},
-    "distributed": {"op"},
-    "explanation": NOUNS | {"roofline", "kernels"},
-    "overriding": NOUNS | {"planner", "prepared", "emulator"},
-    "api": NOUNS | {"planner", "prepared", "op", "op_linear", "distributed", "roofline", "explanation"},
-    "nn": NOUNS | {"op", "api"},
-    "": {"api", "distributed", "emulator", "errors", "explanation", "nn", "overriding", "packed", "version"},
-    "bench": CORE | {""},
-    "kernelbench": CORE | {"", "bench"},
-    "cli": CORE | {"", "bench", "kernelbench"},
+    "core": {"version"},
+    "kernels": {"core"},
+    "planner": {"kernels"},
+    "runtime": {"planner"},
+    "emulator": {"runtime"},
+    "torch_ops": {"runtime"},
+    "explain": {"kernels"},
+    "override": {"runtime"},
+    "api": {"torch_ops", "explain"},
+    "nn": {"api"},
+    "": {"nn", "override", "emulator"},
+    "bench": {""},
+    "kernelbench": {"bench"},
+    "cli": {"kernelbench"},
     "__main__": {"cli"},
 }
+
+
+def may_import(name: str) -> set[str]:
+    return {name}.union(*map(may_import, BELOW[name]))
 
 
 def modules() -> dict[str, Path]:
@@ -102,36 +78,31 @@ def unit(module: str) -> str:
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_a_module_imports_only_what_is_below_it(module: str) -> None:
-    allowed = MAY_IMPORT[unit(module)] | {unit(module)}
+    allowed = may_import(unit(module))
     upward = {target for target in imported_modules(modules()[module]) if unit(target) not in allowed}
     assert upward == set()
 
 
 def test_the_layers_are_found() -> None:
-    assert {unit(module) for module in modules()} >= CORE
-    assert imported_modules(PACKAGE / "op.py") >= {"prepared", "problem"}
-    assert imported_modules(PACKAGE / "prepared.py") >= {"planner.choose", "jit.cache", "jit.driver"}
-    assert imported_modules(PACKAGE / "__init__.py") == {
-        "api",
-        "distributed",
-        "emulator",
-        "errors",
-        "explanation",
-        "nn",
-        "overriding",
-        "packed",
-        "version",
-    }
+    assert {unit(module) for module in modules()} == BELOW.keys()
+    assert imported_modules(PACKAGE / "torch_ops/matmul.py") >= {"runtime.executor", "core.checks"}
+    assert imported_modules(PACKAGE / "runtime/executor.py") >= {"planner.choose", "runtime.cache", "runtime.driver"}
+
+
+def test_what_compiles_and_launches_knows_neither_families_nor_the_planner() -> None:
+    for name in ("source", "compiler", "cache", "driver", "graph_replay", "workspace", "registry"):
+        found = {unit(target) for target in imported_modules(PACKAGE / f"runtime/{name}.py")}
+        assert found <= {"core", "runtime"}, name
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     graph = {module: imported_modules(path) - {module} for module, path in modules().items()}
     order = list(TopologicalSorter(graph).static_order())  # raises for a cycle
-    assert order.index("problem") < order.index("kernels.simt") < order.index("op") < order.index("api")
+    assert order.index("core.problem") < order.index("kernels.simt.family") < order.index("api")
 
 
 @pytest.mark.parametrize(
-    ("library", "home"), [("cuda.bindings.driver", "jit.driver"), ("cuda.bindings.nvrtc", "jit.compiler")]
+    ("library", "home"), [("cuda.bindings.driver", "runtime.driver"), ("cuda.bindings.nvrtc", "runtime.compiler")]
 )
 def test_one_file_alone_calls_the_driver_and_one_calls_nvrtc(library: str, home: str) -> None:
     users = {m for m, path in modules().items() if any(name.startswith(library) for name in imported_names(path))}
@@ -140,7 +111,7 @@ def test_one_file_alone_calls_the_driver_and_one_calls_nvrtc(library: str, home:
 
 def test_the_cuda_bindings_are_imported_nowhere_else() -> None:
     users = {m for m, path in modules().items() if any(unit(name) == "cuda" for name in imported_names(path))}
-    assert users == {"jit.driver", "jit.compiler"}
+    assert users == {"runtime.driver", "runtime.compiler"}
 
 
 # In a process of its own.
@@ -191,7 +162,7 @@ print(json.dumps({{"events": events, "variables": sorted(variables),
 
 def test_importing_touches_no_disk_no_environment_and_no_cuda() -> None:
     seen = observed("import tilesmith")
-    assert "tilesmith.op" in seen["modules"]
+    assert "tilesmith.torch_ops.matmul" in seen["modules"]
     assert seen["events"] == []
     assert [name for name in seen["variables"] if name.startswith(("TILESMITH", "XDG", "HOME", "CUDA"))] == []
     assert [name for name in seen["modules"] if name.startswith("cuda")] == []
@@ -207,9 +178,10 @@ def test_the_watch_sees_what_it_watches_for() -> None:
 def test_neither_planning_nor_a_product_loads_sympy_the_cuda_bindings_or_dtensor() -> None:
     seen = observed("""
 import tilesmith
-from tilesmith.problem import Problem
+from tilesmith.core.problem import Problem
+from tilesmith.core.problem import Problem
 from tilesmith.planner import choose
-from tilesmith.device import named
+from tilesmith.core.device import named
 a, b = torch.empty(2, 1, 30, 40, device="meta"), torch.empty(3, 40, 50, device="meta")
 assert choose(Problem.of(a, b), named("h200")).problem.batch == (2, 3)
 assert choose(Problem.of(torch.zeros(4), torch.zeros(4, 5)), named("t4")).problem.n == 5
@@ -218,5 +190,6 @@ assert tilesmith.matmul(torch.ones(2, 3), torch.ones(3, 4))[0, 0] == 3
     assert "tilesmith.planner.choose" in seen["modules"]
     assert [name for name in seen["modules"] if unit(name) in ("sympy", "cuda")] == []
     assert "torch.distributed.tensor" not in seen["modules"]
-    assert seen["events"] == []
+    rates = sorted((PACKAGE / "planner/rates").glob("*.toml"))
+    assert sorted(seen["events"]) == [f"read {path}" for path in rates]  # once each, when the first plan is made
     assert seen["cuda"] == ["False"]

@@ -3,20 +3,23 @@
 import re
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from launched import constants_of, places_of
 
-from tilesmith.device import named
-from tilesmith.jit import compiler, source
-from tilesmith.jit.driver import BUFFERS
+from tilesmith.core.device import named
+from tilesmith.core.params import BUFFERS
+from tilesmith.core.plan import Kernel, Plan
+from tilesmith.core.problem import Problem
 from tilesmith.kernelbench.cuda_text import elementwise_text, general_kernels, general_text, planned_text
 from tilesmith.kernelbench.flatten import flattened, function, without_comments
-from tilesmith.kernels import sm90
-from tilesmith.plan import Plan
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.simt import launch as simt_launch
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
+from tilesmith.runtime import compiler
 
 H200 = named("h200")
 
@@ -26,15 +29,15 @@ def product(a: tuple[int, ...], b: tuple[int, ...]) -> Problem:
 
 
 def plans() -> dict[str, Plan]:
-    """One of each kind: with planes, with a raw A and a reduction, with a single step, and in doubles."""
+    """One of each kind: with terms, with a raw A and a reduction, with a single step, and in doubles."""
     return {
-        "planes": choose(product((8205, 2949), (2949, 5921)), H200),
+        "terms": choose(product((8205, 2949), (2949, 5921)), H200),
         "raw": choose(product((256, 524288), (524288, 256)), H200),
-        "step": sm90.plan(product((32768, 64), (64, 32768)), H200, sm90.Configuration(128, 256)),
+        "step": hopper.plan(product((32768, 64), (64, 32768)), H200, hopper.Configuration(128, 256)),
         "batch": choose(product((128, 512, 1024), (128, 1024, 2048)), H200),
-        "exact": choose(product((32768, 32), (32, 32768)), H200),
-        "thin": choose(product((16, 8192), (8192, 1024)), H200),
-        "dot": choose(product((2048, 1048576), (1048576, 1)), H200),
+        "fp64_mma": choose(product((32768, 32), (32, 32768)), H200),
+        "skinny": choose(product((16, 8192), (8192, 1024)), H200),
+        "gemv": choose(product((2048, 1048576), (1048576, 1)), H200),
     }
 
 
@@ -48,7 +51,7 @@ def test_comments_go_and_strings_stay() -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_text_needs_no_other_file_and_has_shared_headers_once(name: str) -> None:
-    kernels = [stage.kernel for stage in PLANS[name].stages]
+    kernels = [launch.kernel for launch in PLANS[name].launches]
     text = flattened(kernels, "planned")
     assert "#include" not in text
     assert "//" not in re.sub(r'"[^"\n]*"', "", text)
@@ -56,14 +59,12 @@ def test_a_text_needs_no_other_file_and_has_shared_headers_once(name: str) -> No
     for i, kernel in enumerate(kernels):
         assert re.search(rf"\b{kernel.entry}\(const __grid_constant__ Parameters", text)
         assert f"namespace kernel_{i} {{" in text
-        for constant, value in kernel.constants:
-            assert re.search(rf"\b{constant} = {str(value).lower() if isinstance(value, bool) else value};", text)
     assert text.count("{") == text.count("}")
 
 
-@pytest.mark.parametrize("name", ["planes", "raw", "exact", "thin", "dot"])
+@pytest.mark.parametrize("name", ["terms", "raw", "fp64_mma", "skinny", "gemv"])
 def test_planned_kernels_compile_as_one_text(name: str) -> None:
-    kernels = [stage.kernel for stage in PLANS[name].stages]
+    kernels = [launch.kernel for launch in PLANS[name].launches]
     cubin = compiler.compile(flattened(kernels, "planned"), "sm_90a")
     for i, kernel in enumerate(kernels):
         assert f"kernel_{i}9tilesmith{len(kernel.entry)}{kernel.entry}".encode() in cubin
@@ -76,14 +77,12 @@ def test_general_kernels_compile_from_turing_on(arch: str) -> None:
 
 
 def test_general_kernels_read_single_elements_in_any_direction() -> None:
-    found = [dict(kernel.constants) for kernel in general_kernels(H200)]
-    assert [(c["a_along_k"], c["b_along_k"]) for c in found] == [
-        *((True, True), (True, False), (False, True), (False, False))
-    ]
+    found = [constants_of(kernel, simt_launch.Constants) for kernel in general_kernels(H200)]
+    assert [(c.a_along_k, c.b_along_k) for c in found] == [(True, True), (True, False), (False, True), (False, False)]
     for c in found:
-        assert (c["Index"], c["batch_rank"], c["a_vector"], c["b_vector"], c["out_vector"]) == ("long long", 1, 1, 1, 1)
-        same = ("tile_m", "tile_n", "threads", "Element")
-        assert [c[name] for name in same] == [found[0][name] for name in same]
+        assert (c.Index, c.batch_dims, c.a_vector, c.b_vector, c.out_vector) == ("long long", 1, 1, 1, 1)
+        assert (c.tile_m, c.tile_n, c.Element) == (found[0].tile_m, found[0].tile_n, found[0].Element)
+    assert len({kernel.threads for kernel in general_kernels(H200)}) == 1
 
 
 def numbers(text: str, name: str) -> list[str]:
@@ -97,30 +96,32 @@ def numbers(text: str, name: str) -> list[str]:
 def test_tables_have_the_numbers_of_the_plan(name: str) -> None:
     plan = PLANS[name]
     text = planned_text(plan)
-    table = iter(numbers(text, "stages"))
-    for i, stage in enumerate(plan.stages):
-        assert bytes(map(int, numbers(text, f"arguments_{i}"))) == stage.arguments
-        if stage.addresses:
-            expected = [(x.position, BUFFERS.index(x.buffer), x.offset) for x in stage.addresses]
+    table = iter(numbers(text, "launches"))
+    for i, launch in enumerate(plan.launches):
+        addresses, maps = list(launch.parameters.addresses()), list(launch.parameters.tensor_maps())
+        written = re.search(rf"kernel_{i}::plan::Parameters parameters_{i} =\n(.*?);\n", text, re.DOTALL)
+        assert written is not None and written[1].split() == launch.parameters.initializer().split()
+        if addresses:
+            expected = [(position, BUFFERS.index(x.buffer), x.offset) for position, x in addresses]
             assert list(map(int, numbers(text, f"addresses_{i}"))) == [n for each in expected for n in each]
-        if stage.tensor_maps:
+        if maps:
             assert numbers(text, f"maps_{i}") == [
                 str(value)
-                for x in stage.tensor_maps
+                for position, x in maps
                 for value in (
-                    *(x.position, BUFFERS.index(x.buffer), x.offset),
+                    *(position, BUFFERS.index(x.buffer), x.offset),
                     "CU_TENSOR_MAP_DATA_TYPE_" + str(x.dtype).removeprefix("torch.").upper(),
                     *(len(x.sizes), *x.sizes, *x.strides, *x.box),
                     "CU_TENSOR_MAP_SWIZZLE_" + {16: "NONE"}.get(x.line_bytes, f"{x.line_bytes}B"),
                 )
             ]
         expected_row = [
-            f"(const void*){function(i, stage.kernel)}",
-            *map(str, (*stage.grid, stage.threads, stage.kernel.shared_bytes, stage.cluster)),
-            str(stage.awaits_predecessor).lower(),
-            *(f"arguments_{i}", str(len(stage.arguments))),
-            *((f"addresses_{i}" if stage.addresses else "nullptr"), str(len(stage.addresses))),
-            *((f"maps_{i}" if stage.tensor_maps else "nullptr"), str(len(stage.tensor_maps))),
+            f"(const void*){function(i, launch.kernel)}",
+            *map(str, (*launch.grid, launch.kernel.threads, launch.kernel.shared_bytes, launch.cluster)),
+            str(launch.awaits_predecessor).lower(),
+            *(f"&parameters_{i}", f"sizeof(parameters_{i})"),
+            *((f"addresses_{i}" if addresses else "nullptr"), str(len(addresses))),
+            *((f"maps_{i}" if maps else "nullptr"), str(len(maps))),
         ]
         assert [next(table) for _ in expected_row] == expected_row
     assert next(table, None) is None
@@ -128,10 +129,27 @@ def test_tables_have_the_numbers_of_the_plan(name: str) -> None:
 
 def test_buffers_of_a_plan_without_packed_operands_are_those_of_the_launch() -> None:
     assert BUFFERS[:4] == ("a", "b", "out", "workspace")
-    stages = [stage for plan in PLANS.values() for stage in plan.stages]
-    used = {x.buffer for stage in stages for x in stage.addresses}
-    used |= {x.buffer for stage in stages for x in stage.tensor_maps}
+    launches = [launch for plan in PLANS.values() for launch in plan.launches]
+    used = {x.buffer for launch in launches for x in places_of(launch)}
     assert used == set(BUFFERS[:4])
+
+
+def declared(name: str, kernels: Sequence[Kernel]) -> str:
+    """What host code needs to know of kernels: their parameters, and that there are functions."""
+    types = """
+        struct float16; struct bfloat16; struct RangeStats; enum class RangeCheck : int; struct Extent;
+        template <typename T, int n> struct Vector { T values[n]; };
+        namespace ptx { struct alignas(64) TensorMap { unsigned char bytes[128]; }; }
+    """
+    text = ""
+    for i, kernel in enumerate(kernels):
+        constants = [f"constexpr int threads = {kernel.threads}, shared_bytes = {kernel.shared_bytes};"]
+        constants += kernel.constants.definitions()
+        text += f"namespace {name}::kernel_{i} {{ namespace tilesmith {{ {types}"
+        text += "".join(enum.declaration() for enum in dict.fromkeys(kernel.constants.enums()))
+        text += "}\nnamespace plan {\n" + "\n".join(constants) + f"\n{kernel.parameters}}}\n"
+        text += f"namespace tilesmith {{ void {kernel.entry}(plan::Parameters); }} }}\n"
+    return text
 
 
 def host_part(text: str) -> str:
@@ -149,25 +167,24 @@ def assert_valid_cpp(text: str, folder: Path) -> None:
 
 def test_the_launches_of_a_plan_are_valid_cpp(tmp_path: Path) -> None:
     plan = PLANS["raw"]
-    declared = "".join(
-        f"namespace planned::kernel_{i}::tilesmith {{ void {stage.kernel.entry}(); }}\n"
-        for i, stage in enumerate(plan.stages)
-    )
-    assert_valid_cpp(declared + host_part(planned_text(plan).removesuffix("#endif\n")), tmp_path)
+    kernels = [launch.kernel for launch in plan.launches]
+    assert_valid_cpp(declared("planned", kernels) + host_part(planned_text(plan).removesuffix("#endif\n")), tmp_path)
 
 
 def test_the_launches_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
-    fields = re.search(r"struct Product \{.*?\n\};", source.headers()["kernels/simt.cu"], re.DOTALL)
-    assert fields is not None
-    constants = "constexpr int tile_m = 64, tile_n = 128, threads = 128, shared_bytes = 1, batch_rank = 1;"
-    declared = "".join(
-        f"namespace general::kernel_{i}::plan {{ {constants} }}\n"
-        f"namespace general::kernel_{i}::tilesmith {{\n"
-        f"using Element = float; using Output = float;\n{fields[0]}\n"
-        "struct Parameters : Product {};\nvoid simt(Parameters);\n}\n"
-        for i in range(4)
-    )
-    assert_valid_cpp(declared + host_part(general_text(H200)), tmp_path)
+    assert_valid_cpp(declared("general", general_kernels(H200)) + host_part(general_text(H200)), tmp_path)
+
+
+def test_parameters_that_are_written_by_name_have_the_bytes_of_the_plan(tmp_path: Path) -> None:
+    launches = [launch for plan in PLANS.values() for launch in plan.launches]
+    text = "#include <cstdio>\n" + declared("planned", [launch.kernel for launch in launches]) + "int main() {\n"
+    for i, launch in enumerate(launches):
+        name, value = f"planned::kernel_{i}::plan::Parameters", launch.parameters.initializer()
+        text += f"  static const {name} p{i} = {value};\n  std::fwrite(&p{i}, sizeof(p{i}), 1, stdout);\n"
+    (tmp_path / "main.cpp").write_text(text + "}\n")
+    subprocess.run(["g++", "-std=c++17", "-o", "main", "main.cpp"], cwd=tmp_path, check=True)
+    written = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, check=True).stdout
+    assert written == b"".join(launch.parameters.packed() for launch in launches)
 
 
 def test_elementwise_kernels_compile_from_turing_on() -> None:

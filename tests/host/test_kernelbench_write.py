@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tilesmith.device import named
+from tilesmith.core.device import named
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
 from tilesmith.kernelbench.recognize import recognize_here
 from tilesmith.kernelbench.write import plan_of, written

@@ -17,8 +17,11 @@ from torch.utils.checkpoint import checkpoint
 from torchs_linear import by_torch, ours
 
 import tilesmith
-from tilesmith import op, op_linear, prepared
-from tilesmith.epilogue import ACTIVATIONS, Epilogue
+from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
+from tilesmith.runtime import executor, registry
+from tilesmith.torch_ops import dispatch
+from tilesmith.torch_ops import linear as op_linear
+from tilesmith.torch_ops import matmul as op
 
 Shape = tuple[int, ...]
 
@@ -687,7 +690,7 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         accuracy: str | None = None,
         out_dtype: torch.dtype | None = None,
         out: None = None,
-        packed: prepared.PackedPair | None = None,
+        packed: registry.PackedPair | None = None,
         epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
         if packed is not None:
@@ -696,8 +699,8 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         bias, activation, residual, *_ = epilogue or Epilogue()
         return by_torch(a, b.mT, bias, residual, activation=activation)
 
-    monkeypatch.setattr(op, "is_plain", is_plain)
-    monkeypatch.setattr(prepared, "pack", pack)
+    monkeypatch.setattr(dispatch, "is_plain", is_plain)
+    monkeypatch.setattr(executor, "pack", pack)
     monkeypatch.setattr(op_linear, "multiply", multiply)
     monkeypatch.setattr(op, "multiply", multiply)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)

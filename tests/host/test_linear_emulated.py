@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from launched import constants_of
 from torchs_linear import by_torch
 
 import tilesmith
 from tilesmith import emulator
-from tilesmith.device import named
-from tilesmith.epilogue import ACTIVATIONS, Epilogue
-from tilesmith.kernels import sm90
-from tilesmith.problem import Problem
+from tilesmith.core.device import named
+from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import constants as gemm
+from tilesmith.kernels.hopper import family as hopper
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -198,14 +200,14 @@ def test_gradients_are_products_too(activation: str | None) -> None:
 @pytest.mark.parametrize(
     ("configuration", "rows", "columns"),
     [
-        (sm90.Configuration(128, 64, cluster=2), 300, 264),  # boxes
-        (sm90.Configuration(128, 64), 300, 263),  # lines from any element
-        (sm90.Configuration(64, 16, swap=True), 70, 264),  # along the columns
+        (hopper.Configuration(128, 64, cluster=2), 300, 264),  # boxes
+        (hopper.Configuration(128, 64), 300, 263),  # lines from any element
+        (hopper.Configuration(64, 16, swap_ab=True), 70, 264),  # along the columns
     ],
     ids=str,
 )
 def test_results_that_wait_for_the_next_tile(
-    configuration: sm90.Configuration, rows: int, columns: int, seed: int | None
+    configuration: hopper.Configuration, rows: int, columns: int, seed: int | None
 ) -> None:
     """On a GPU of few SMs a block has several tiles: an activation then is computed while the next one is summed."""
     x, weight, bias, residual = (
@@ -213,8 +215,8 @@ def test_results_that_wait_for_the_next_tile(
     )
     epilogue = Epilogue(bias, "gelu", residual)
     problem = Problem.of(x, weight.T, epilogue=epilogue)
-    plan = sm90.plan(problem, replace(named("h200"), sm_count=4), configuration)
-    assert dict(plan.product.kernel.constants)["store_waits"]
+    plan = hopper.plan(problem, replace(named("h200"), sm_count=4), configuration)
+    assert constants_of(plan.product.kernel, gemm.GemmConstants).store_waits
     judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, bias, residual, "gelu")
 
 
@@ -224,8 +226,8 @@ def test_three_consumers_finish_results_that_wait(columns: int, seed: int | None
     x, weight, bias = (normal(*shape, dtype=torch.bfloat16) for shape in ((600, 200), (columns, 200), (columns,)))
     epilogue = Epilogue(bias, "gelu")
     problem, device = Problem.of(x, weight.T, epilogue=epilogue), replace(named("h200"), sm_count=4)
-    plan = sm90.plan(problem, device, sm90.Configuration(192, 176, cluster=2))
-    assert dict(plan.product.kernel.constants)["store_waits"]
+    plan = hopper.plan(problem, device, hopper.Configuration(192, 176, cluster=2))
+    assert constants_of(plan.product.kernel, gemm.GemmConstants).store_waits
     judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, bias, None, "gelu")
 
 
@@ -234,17 +236,17 @@ def test_three_consumers_finish_results_that_wait(columns: int, seed: int | None
 @pytest.mark.parametrize(
     ("configuration", "rows", "columns", "at_once"),
     [
-        (sm90.Configuration(128, 128, cluster=2), 300, 264, 8),
-        (sm90.Configuration(128, 64), 300, 262, 2),
-        (sm90.Configuration(128, 256), 70, 263, 1),
-        (sm90.Configuration(64, 96), 70, 96, 8),
-        (sm90.Configuration(64, 16), 100, 25, 1),
-        (sm90.Configuration(64, 8), 200, 8, 8),
+        (hopper.Configuration(128, 128, cluster=2), 300, 264, 8),
+        (hopper.Configuration(128, 64), 300, 262, 2),
+        (hopper.Configuration(128, 256), 70, 263, 1),
+        (hopper.Configuration(64, 96), 70, 96, 8),
+        (hopper.Configuration(64, 16), 100, 25, 1),
+        (hopper.Configuration(64, 8), 200, 8, 8),
     ],
     ids=str,
 )
 def test_residuals_that_are_read_by_lines(
-    configuration: sm90.Configuration, rows: int, columns: int, at_once: int, sms: int, seed: int | None
+    configuration: hopper.Configuration, rows: int, columns: int, at_once: int, sms: int, seed: int | None
 ) -> None:
     """Without an activation, a residual of 16 bits goes through shared memory before the results do."""
     x, weight, residual = (
@@ -252,8 +254,8 @@ def test_residuals_that_are_read_by_lines(
         for i, shape in enumerate(((rows, 72), (columns, 72), (rows, columns)))
     )
     epilogue = Epilogue(residual=residual)
-    plan = sm90.plan(Problem.of(x, weight.T, epilogue=epilogue), replace(named("h200"), sm_count=sms), configuration)
-    assert dict(plan.product.kernel.constants)["residual_vector"] == at_once
+    plan = hopper.plan(Problem.of(x, weight.T, epilogue=epilogue), replace(named("h200"), sm_count=sms), configuration)
+    assert constants_of(plan.product.kernel, gemm.GemmConstants).residual_vector == at_once
     judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, None, residual, None)
 
 
@@ -270,8 +272,8 @@ def test_residuals_of_a_batch_with_factors_and_a_bias() -> None:
     ]
     for residual, at_once in residuals:
         epilogue = Epilogue(bias, None, residual, 0.5, 2.0)
-        plan = sm90.plan(Problem.of(a, b, epilogue=epilogue), named("h200"), sm90.Configuration(64, 64))
-        assert dict(plan.product.kernel.constants)["residual_vector"] == at_once
+        plan = hopper.plan(Problem.of(a, b, epilogue=epilogue), named("h200"), hopper.Configuration(64, 64))
+        assert constants_of(plan.product.kernel, gemm.GemmConstants).residual_vector == at_once
         result = emulator.run(plan, a, b, epilogue=epilogue)
         product = a.double() @ b.double()
         expected = 0.5 * product + bias.double() + 2.0 * residual.double()

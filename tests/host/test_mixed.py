@@ -1,19 +1,23 @@
 """Products of float32 with 16-bit floats: what is planned for them, what ptxas makes of it, and what is refused."""
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
-from machine_code import built, complaints, instructions, total
+from launched import constants_of, maps_of
+from machine_code import assert_nothing_spills, instructions, total
 
 import tilesmith
-from tilesmith.accuracy import Accuracy
-from tilesmith.device import KNOWN_GPUS, named
-from tilesmith.kernels import simt, sm90, thin
-from tilesmith.plan import Kernel, Plan, Stage
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import KNOWN_GPUS, named
+from tilesmith.core.plan import Kernel, Plan
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.fp32_split import launch as fp32_split
+from tilesmith.kernels.fp64 import skinny
+from tilesmith.kernels.hopper import constants as gemm
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.simt import family as simt
 from tilesmith.planner import choose, is_possible
-from tilesmith.problem import Problem
 
 H200 = named("h200")
 NARROW = [torch.float16, torch.bfloat16]
@@ -42,8 +46,8 @@ def mixed(
     return Problem.of(a, b, accuracy=accuracy, may_mix=True)
 
 
-def constants(stage: Stage) -> dict[str, Any]:
-    return dict(stage.kernel.constants)
+def product_of(plan: Plan) -> gemm.TermConstants:
+    return constants_of(plan.product.kernel, gemm.TermConstants)
 
 
 # Plans.
@@ -51,32 +55,35 @@ def constants(stage: Stage) -> dict[str, Any]:
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("swap", [False, True])
-def test_a_16_bit_operand_has_one_plane_unless_values_need_the_wide_scheme(
+def test_a_16_bit_operand_has_one_term_unless_values_need_the_full_range(
     types: tuple[torch.dtype, torch.dtype], swap: bool
 ) -> None:
-    plan = sm90.plan(mixed(300, 700, 500, types), H200, sm90.Configuration(128, 128, swap=swap))
-    split, product, wide_split, wide_product = map(constants, plan.stages)
+    plan = hopper.plan(mixed(300, 700, 500, types), H200, hopper.Configuration(128, 128, swap_ab=swap))
+    split, full_range_split = (constants_of(launch.kernel, fp32_split.Constants) for launch in plan.launches[::2])
+    product, full_range_product = (constants_of(launch.kernel, gemm.TermConstants) for launch in plan.launches[1::2])
     order = types[::-1] if swap else types
     expected = tuple(2 if dtype == torch.float32 else 1 for dtype in order)
     sources = {torch.float32: "float", torch.float16: "tilesmith::float16", torch.bfloat16: "tilesmith::bfloat16"}
-    for c in (split, product):
-        assert (c["a_planes"], c["b_planes"]) == expected
-    for c in (wide_split, wide_product):
-        assert (c["a_planes"], c["b_planes"]) == (3, 3)
-    for c in (split, wide_split):
-        assert (c["a_source"], c["b_source"]) == tuple(sources[dtype] for dtype in order)
-    assert (product["planes"], product["with_least_product"]) == (2, False)
-    plane_depth = 704
-    lengths = [{*each.sizes[:2]} for each in plan.product.tensor_maps[:2]]
-    assert all(count * plane_depth in sizes for count, sizes in zip(expected, lengths, strict=True))
+    assert (split.a.terms, split.b.terms) == (product.a_terms, product.b_terms) == expected
+    assert (
+        (full_range_split.a.terms, full_range_split.b.terms)
+        == (full_range_product.a_terms, full_range_product.b_terms)
+        == (3, 3)
+    )
+    for c in (split, full_range_split):
+        assert (c.a.Source, c.b.Source) == tuple(sources[dtype] for dtype in order)
+    assert (product.terms, product.with_least_product) == (2, False)
+    term_depth = 704
+    lengths = [{*each.sizes[:2]} for each in maps_of(plan.product)[:2]]
+    assert all(count * term_depth in sizes for count, sizes in zip(expected, lengths, strict=True))
     assert plan.problem.out.dtype == torch.float32
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_tf32_has_one_plane_of_each(types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_tf32_has_one_term_of_each(types: tuple[torch.dtype, torch.dtype]) -> None:
     plan = choose(mixed(1024, 1024, 1024, types, "tf32"), H200)
-    c = constants(plan.product)
-    assert (c["a_planes"], c["b_planes"], c["planes"]) == (1, 1, 1)
+    c = product_of(plan)
+    assert (c.a_terms, c.b_terms, c.terms) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
@@ -84,7 +91,7 @@ def test_two_products_cost_less_than_three(types: tuple[torch.dtype, torch.dtype
     for shape in ((4096, 4096, 4096), (1000, 777, 1300)):
         ours = choose(mixed(*shape, types), H200)
         float32 = choose(mixed(*shape, (torch.float32, torch.float32)), H200)
-        assert ours.name.startswith("sm90 ")
+        assert ours.name.startswith("hopper ")
         assert 0.5 * float32.cycles < ours.cycles < float32.cycles
         assert str(ours.problem).endswith(" -> float32")
         assert " by " in str(ours.problem)
@@ -94,9 +101,9 @@ def test_other_families_and_gpus_take_one_type() -> None:
     for types in TYPES:
         problem = mixed(64, 64, 64, types)
         assert simt.rejects(problem, H200) == "takes operands of one type"
-        assert thin.rejects(mixed(4, 64, 64, types), H200) is not None
+        assert skinny.rejects(mixed(4, 64, 64, types), H200) is not None
         assert is_possible(problem, H200)
-        assert not is_possible(mixed(64, 20, 64, types), H200)  # too short for planes: they become float32
+        assert not is_possible(mixed(64, 20, 64, types), H200)  # too short for terms: they become float32
         assert not is_possible(mixed(64, 0, 64, types), H200)
         for device in KNOWN_GPUS.values():
             assert is_possible(problem, device) == (device.capability == (9, 0))
@@ -111,12 +118,12 @@ def plans() -> list[tuple[str, Plan]]:
         types = TYPES[side + i // 2 % 2 * 2]
         layout = LAYOUTS[(i + i // 4) % 4]
         problem = mixed(4096, 1024, 2048, types, layout=layout)
-        plan = sm90.plan(problem, H200, sm90.Configuration(tile_m, tile_n, cluster))
+        plan = hopper.plan(problem, H200, hopper.Configuration(tile_m, tile_n, cluster))
         found.append((f"{tile_m}x{tile_n} {layout} {problem}", plan))
     one_step = mixed(128 * 140, 64, 520, TYPES[0])
-    found.append(("one step", sm90.plan(one_step, H200, sm90.Configuration(128, 256))))
+    found.append(("one step", hopper.plan(one_step, H200, hopper.Configuration(128, 256))))
     one_step = mixed(128 * 140, 64, 520, TYPES[1])
-    found.append(("one step, A of 16 bits", sm90.plan(one_step, H200, sm90.Configuration(128, 256))))
+    found.append(("one step, A of 16 bits", hopper.plan(one_step, H200, hopper.Configuration(128, 256))))
     return found
 
 
@@ -124,24 +131,24 @@ PLANS = dict(plans())
 
 
 def test_the_kernels_that_are_read_are_of_all_kinds() -> None:
-    products = [constants(plan.product) for plan in PLANS.values()]
-    assert {(c["a_planes"], c["b_planes"]) for c in products} == {(1, 2), (2, 1)}
-    assert {c["b_stays"] for c in products} == {False, True}
-    assert {(c["tile_m"], c["a_planes"]) for c in products} == set(itertools.product((64, 128), (1, 2)))
-    splits = [constants(plan.stages[0]) for plan in PLANS.values()]
-    assert len({(c["a_source"], c["b_source"]) for c in splits}) == len(TYPES)
-    assert {(c["a_mn_major"], c["b_mn_major"]) for c in products} == set(itertools.product((False, True), repeat=2))
+    products = [product_of(plan) for plan in PLANS.values()]
+    assert {(c.a_terms, c.b_terms) for c in products} == {(1, 2), (2, 1)}
+    assert {c.stationary_b for c in products} == {False, True}
+    assert {(c.tile_m, c.a_terms) for c in products} == set(itertools.product((64, 128), (1, 2)))
+    splits = [constants_of(plan.launches[0].kernel, fp32_split.Constants) for plan in PLANS.values()]
+    assert len({(c.a.Source, c.b.Source) for c in splits}) == len(TYPES)
+    assert {(c.a_mn_major, c.b_mn_major) for c in products} == set(itertools.product((False, True), repeat=2))
 
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_wide_products_are_those_of_float32_and_all_are_those_of_float16(
+def test_full_range_products_are_those_of_float32_and_all_are_those_of_float16(
     types: tuple[torch.dtype, torch.dtype], layout: str, swap: bool
 ) -> None:
     def products(a: torch.dtype, b: torch.dtype) -> tuple[Kernel, Kernel]:
         problem = mixed(4096, 1024, 2048, (a, b), layout=layout)
-        _, product, _, wide = sm90.plan(problem, H200, sm90.Configuration(128, 96, 2, swap=swap)).stages
+        _, product, _, wide = hopper.plan(problem, H200, hopper.Configuration(128, 96, 2, swap_ab=swap)).launches
         return product.kernel, wide.kernel
 
     with_float16 = (torch.float16 if dtype == torch.bfloat16 else dtype for dtype in types)
@@ -151,15 +158,15 @@ def test_wide_products_are_those_of_float32_and_all_are_those_of_float16(
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_mixed_products_do_not_spill_and_multiply_twice(plan: Plan) -> None:
-    split, product, wide_split, _ = plan.stages  # what ptxas makes of wide products is read in test_planes.py
-    for stage in (split, product, wide_split):
-        _, log = built(stage.kernel)
-        assert complaints(log) == []
-        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    split, product, full_range_split, _ = (
+        plan.launches
+    )  # what ptxas makes of full-range products is read in test_planes.py
+    for launch in (split, product, full_range_split):
+        assert_nothing_spills(launch)
     found = instructions(plan.product.kernel)
-    products = total(found, rf"HGMMA\.64x{constants(plan.product)['tile_n']}x16\.F32")
+    products = total(found, rf"HGMMA\.64x{product_of(plan).tile_n}x16\.F32")
     assert products > 0
-    assert products % 8 == 0  # a step of 64 along K has four of each product of planes
+    assert products % 8 == 0  # a step of 64 along K has four of each product of terms
     assert products % 12 != 0
 
 
@@ -177,11 +184,9 @@ def test_splits_of_16_bit_operands_of_every_kind_do_not_spill(
 ) -> None:
     a = meta(1, dtype=types[0]).as_strided((200, 304), strides)
     b = meta(1, dtype=types[1]).as_strided((200, 304), strides).T
-    plan = sm90.plan(Problem.of(a, b, may_mix=True), H200, sm90.Configuration(64, 64))
-    for stage in plan.stages[::2]:
-        _, log = built(stage.kernel)
-        assert complaints(log) == []
-        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    plan = hopper.plan(Problem.of(a, b, may_mix=True), H200, hopper.Configuration(64, 64))
+    for launch in plan.launches[::2]:
+        assert_nothing_spills(launch)
 
 
 # The CPU and the meta device.

@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import tilesmith
-from tilesmith import op
-from tilesmith.problem import OUT_DTYPES
+from tilesmith.core.problem import OUT_DTYPES
+from tilesmith.torch_ops import matmul as op
 
 Shape = tuple[int, ...]
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tilesmith.cli import main
 from tilesmith.cli import optimize as command
-from tilesmith.device import named
+from tilesmith.core.device import named
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import recognize_here
 from tilesmith.kernelbench.write import written
@@ -52,7 +52,7 @@ def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None
     assert output.read_text() == written(file, recognize_here(file), named("h200"), "fp32")
     lines = run.output.splitlines()
     assert lines[0] == "problem.py computes tril(a @ b)"
-    assert lines[1].startswith("planned for NVIDIA H200 (sm_90a): exact ")
+    assert lines[1].startswith("planned for NVIDIA H200 (sm_90a): fp64_mma ")
     assert lines[2].startswith(f"written to {output}, sha256 ")
     assert "compiled for sm_75, sm_90a; there is no sm_90a GPU here" in lines[3]
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 import tilesmith
-from tilesmith import prepared
-from tilesmith.device import named
-from tilesmith.errors import ColdCaptureError
-from tilesmith.overriding.operators import NAMES
-from tilesmith.overriding.routes import Routes, epilogue_of
-from tilesmith.overriding.settings import Settings
-from tilesmith.overriding.torchs import torch_is_faster
-from tilesmith.plan import Plan
+from tilesmith.core.device import named
+from tilesmith.core.errors import ColdCaptureError
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.override.cutover import torch_is_faster
+from tilesmith.override.operators import NAMES
+from tilesmith.override.routes import Routes, epilogue_of
+from tilesmith.override.settings import Settings
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
+from tilesmith.runtime import executor
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -82,7 +82,7 @@ def test_products_are_computed_by_our_kernels() -> None:
         assert torch.equal(torch.mm(a, b), exact)
         assert torch.equal(a @ b, exact)
     assert went() == {"mm": (2, 0)}
-    assert {each.reason for each in tilesmith.stats().entries} == {"thin"}
+    assert {each.reason for each in tilesmith.stats().entries} == {"skinny"}
 
 
 def test_every_operator_with_and_without_out() -> None:
@@ -302,23 +302,23 @@ def test_on_a_gpu_a_product_is_prepared_once_and_a_capture_that_is_too_early_goe
     made: list[str] = []
     is_capturing = True
 
-    def prepare(plan: Plan, index: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def compiled(plan: Plan, index: int) -> Callable[[Tensor, Tensor], Tensor]:
         if is_capturing:
             raise ColdCaptureError("not loaded yet")
         made.append(plan.name)
         return torch.mm
 
-    monkeypatch.setattr("tilesmith.device.installed", lambda index: named("h200"))
-    monkeypatch.setattr("tilesmith.prepared.prepare", prepare)
-    routes = Routes(Settings())
+    monkeypatch.setattr("tilesmith.core.device.installed", lambda index: named("h200"))
+    monkeypatch.setattr("tilesmith.runtime.executor.compiled", compiled)
+    routes = Routes(Settings(), executor.CUDA)
     assert routes.find("mm", A, B)[0] is None
     is_capturing = False
-    run, tally = routes.find("mm", A, B)
-    assert run is torch.mm and made == ["thin"]
-    assert routes.find("mm", A.clone(), B.clone()) == (run, tally)
-    assert made == ["thin"]
-    assert routes.find("addmm", A, B, None, None, C, (1, 1))[1] is not tally
-    assert made == ["thin", "thin"]
+    run, count = routes.find("mm", A, B)
+    assert run is torch.mm and made == ["skinny"]
+    assert routes.find("mm", A.clone(), B.clone()) == (run, count)
+    assert made == ["skinny"]
+    assert routes.find("addmm", A, B, None, None, C, (1, 1))[1] is not count
+    assert made == ["skinny", "skinny"]
 
 
 def test_on_a_gpu_a_plain_sum_has_a_way_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,29 +326,29 @@ def test_on_a_gpu_a_plain_sum_has_a_way_of_its_own(monkeypatch: pytest.MonkeyPat
     launched: list[tuple[int, ...]] = []
     is_capturing = True
 
-    def prepare(plan: Plan, index: int) -> prepared.Prepared:
+    def compiled(plan: Plan, index: int) -> executor.CompiledPlan:
         if is_capturing:
             raise ColdCaptureError("not loaded yet")
-        return prepared.Prepared(plan, 0, ("a function",))  # type: ignore[arg-type]
+        return executor.CompiledPlan(plan, 0, ("a function",))  # type: ignore[arg-type]
 
-    def launch(self: prepared.Prepared, stream: int, buffers: tuple[int, ...]) -> None:
+    def launch(self: executor.CompiledPlan, stream: int, buffers: tuple[int, ...]) -> None:
         launched.append(buffers)
 
     result = torch.empty(A.shape[0], B.shape[1])
-    monkeypatch.setattr("tilesmith.device.installed", lambda index: named("h200"))
-    monkeypatch.setattr("tilesmith.prepared.prepare", prepare)
-    monkeypatch.setattr("tilesmith.prepared.Prepared._launch", launch)
-    monkeypatch.setattr("tilesmith.jit.memory.empty_strided", lambda *layout: result)
+    monkeypatch.setattr("tilesmith.core.device.installed", lambda index: named("h200"))
+    monkeypatch.setattr("tilesmith.runtime.executor.compiled", compiled)
+    monkeypatch.setattr("tilesmith.runtime.executor.CompiledPlan._launch", launch)
+    monkeypatch.setattr("tilesmith.runtime.workspace.empty_strided", lambda *layout: result)
     for name in ("_cuda_getDevice", "_cuda_isCurrentStreamCapturing", "_cuda_getCurrentRawStream"):
         monkeypatch.setattr(torch._C, name, lambda *_: 0, raising=False)
-    routes = Routes(Settings())
+    routes = Routes(Settings(), executor.CUDA)
     assert routes.find("addmm", A, B, None, None, C)[0] is None
     is_capturing = False
     for c in (C, C[0], C[:, :1]):
-        add, tally = routes.find("addmm", A, B, None, None, c)
-        run, same_tally = routes.find("addmm", A, B, None, None, c, (1, 1))
-        assert add is not None and run is not None and tally is same_tally
-        assert routes.find("addmm", A, B, None, None, c) == (add, tally)
+        add, count = routes.find("addmm", A, B, None, None, c)
+        run, same_count = routes.find("addmm", A, B, None, None, c, (1, 1))
+        assert add is not None and run is not None and count is same_count
+        assert routes.find("addmm", A, B, None, None, c) == (add, count)
         assert add(A, B, c) is run(A, B, None, None, epilogue_of((c, 1, 1))) is result
         short, long = launched[-2:]
         assert short == long and c.data_ptr() in short

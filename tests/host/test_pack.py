@@ -1,21 +1,23 @@
 """Packed operands: what is planned for them, what the CPU does with them, and what is refused."""
 
 import itertools
-import struct
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-from machine_code import built, complaints, instructions, total
+from launched import addresses_of, constants_of, entries, parameters_of
+from machine_code import assert_nothing_spills, instructions, total
 
 import tilesmith
-from tilesmith.accuracy import Accuracy
-from tilesmith.device import KNOWN_GPUS, named
-from tilesmith.kernels import sm90, thin
-from tilesmith.plan import Plan, Stage
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import KNOWN_GPUS, named
+from tilesmith.core.params import Address
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.fp32_split import launch as fp32_split
+from tilesmith.kernels.fp64 import skinny
+from tilesmith.kernels.hopper import family as hopper
 from tilesmith.planner import choose, packing
-from tilesmith.problem import Problem
 
 H200 = named("h200")
 ONE_PACKED = [(True, False), (False, True)]
@@ -23,7 +25,7 @@ SIZES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((4096, 4096), (4096, 4096)),
     ((128, 4096), (4096, 4096)),
     ((301, 999), (999, 203)),
-    ((17, 70000), (70000, 40)),  # slabs of K
+    ((17, 70000), (70000, 40)),  # K chunks of K
     ((7, 33, 65), (7, 65, 90)),
     ((7, 1, 33, 65), (9, 65, 90)),
     ((5, 33, 65), (65, 90)),
@@ -45,20 +47,12 @@ def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def packed_alone(tensor: torch.Tensor, first: bool, accuracy: Accuracy = "fp32") -> Plan:
-    """As prepared.pack plans it."""
+    """As executor.pack plans it."""
     k = tensor.shape[-1 if first else -2]
     a, b = (tensor, meta(k, 1)) if first else (meta(1, k), tensor)
     plan = packing(Problem.of(a, b, accuracy=accuracy, packed=(first, not first)), H200)
     assert plan is not None
     return plan
-
-
-def entries(plan: Plan) -> list[str]:
-    return [stage.kernel.entry for stage in plan.stages]
-
-
-def constants(stage: Stage) -> dict[str, Any]:
-    return dict(stage.kernel.constants)
 
 
 # Plans.
@@ -67,97 +61,47 @@ def constants(stage: Stage) -> dict[str, Any]:
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
 def test_what_is_packed_is_not_split_again(accuracy: Accuracy, swap: bool) -> None:
-    c = sm90.Configuration(128, 128, swap=swap)
+    c = hopper.Configuration(128, 128, swap_ab=swap)
     plans = {
-        packed: sm90.plan(Problem.of(meta(256, 512), meta(512, 640), accuracy=accuracy, packed=packed), H200, c)
+        packed: hopper.plan(Problem.of(meta(256, 512), meta(512, 640), accuracy=accuracy, packed=packed), H200, c)
         for packed in [(False, False), *ONE_PACKED, (True, True)]
     }
-    pair = ["split", "sm90"]
+    pair = ["split", "gemm_fp32"]
     assert {packed: entries(plan) for packed, plan in plans.items()} == {
         (False, False): [*pair, *pair],
         (True, False): [*pair, *pair],
         (False, True): [*pair, *pair],
-        (True, True): ["sm90", *pair],
+        (True, True): ["gemm_fp32", *pair],
     }
     for packed, plan in plans.items():
-        wide_split = plan.stages[-2]
-        sources = {each.buffer for each in wide_split.addresses} - {"workspace"}
+        wide_split = plan.launches[-2]
+        sources = {each.buffer for each in addresses_of(wide_split)}
         assert {"a", "b"} <= sources  # values that need it are split anew
         if packed == (True, True):
             continue
-        split = plan.stages[0]
-        assert constants(split)["operands"] == 2 - sum(packed)
-        assert len(split.arguments) == 160 * (2 - sum(packed)) + 16
-        assert {each.buffer for each in split.addresses} == {"workspace", *("ab"[i] for i in (0, 1) if not packed[i])}
+        split = plan.launches[0]
+        assert constants_of(split.kernel, fp32_split.Constants).operands == 2 - sum(packed)
+        assert len(parameters_of(split, fp32_split.Parameters).operands) == 2 - sum(packed)
+        assert {each.buffer for each in addresses_of(split)} == {
+            "workspace",
+            *("ab"[i] for i in (0, 1) if not packed[i]),
+        }
 
 
-def test_the_product_reads_packed_planes_scales_and_censuses_where_the_packing_left_them() -> None:
-    seen = set()
-    for (a, b), packed in itertools.product(pairs(), [*ONE_PACKED, (True, True)]):
-        problem = Problem.of(a, b, packed=packed)
-        for swap in (False, True):
-            plan = sm90.plan(problem, H200, sm90.Configuration(64, 32, swap=swap))
-            product = plan.product
-            order = (1, 0) if swap else (0, 1)
-            for place, operand in enumerate(order):
-                if not packed[operand]:
-                    continue
-                (split,) = packed_alone((a, b)[operand], operand == 0).stages
-                left = {each.position: each.offset for each in split.addresses if each.buffer == "out"}
-                buffer = ("a_packed", "b_packed")[operand]
-                planes = product.tensor_maps[place]
-                assert (planes.buffer, planes.offset) == (buffer, left[8])
-                read = {each.position: (each.buffer, each.offset) for each in product.addresses}
-                assert read[512 + 24 * place] == (buffer, left[16])
-                assert read[560 + 8 * place] == (buffer, left[40])
-                assert struct.unpack_from("<2i", product.arguments, 584)[place] == split.grid[0]
-                # The layout is that of the packing: lines, planes, slabs, and the matrices of a batch.
-                made, used = constants(split), constants(product)
-                name = "ab"[place]
-                assert used[f"{name}_mn_major"] == made["a_mn_major"]
-                assert used[f"{name}_slabs"] == made["a_slabs"]
-                pitch, matrix_pitch, rows, depth, plane_depth = struct.unpack_from("<2q3i", split.arguments, 96)
-                assert planes.strides[0] == 2 * pitch
-                assert planes.sizes[:2] == ((rows, 2 * plane_depth) if made["a_mn_major"] else (2 * plane_depth, rows))
-                assert depth == problem.k
-                moving = [(n, s) for n, s in zip(planes.sizes[2:], planes.strides[1:], strict=True) if n > 1]
-                step = 2 * matrix_pitch
-                for size, stride in moving:
-                    assert stride == step
-                    step *= size
-                (scale_pitch,) = struct.unpack_from("<i", split.arguments, 140)
-                assert struct.unpack_from("<i", product.arguments, 520 + 24 * place)[0] == scale_pitch
-                # The wide split finds what it needs of the first one, and leaves its planes in the workspace.
-                wide = plan.stages[-2] if entries(plan)[-1] == "sm90" else plan.stages[-3]
-                kept = {each.position % 160: each for each in wide.addresses if each.buffer == buffer}
-                assert {at: kept[at].offset for at in (16, 24, 32)} == {at: left[at] for at in (16, 24, 32)}
-                assert 8 not in kept
-                seen.add((operand, used[f"{name}_mn_major"], used[f"{name}_slabs"] > 1, len(moving) > 0))
-    assert len(seen) >= 10
+def operand_of(plan: Plan) -> fp32_split.Operand:
+    """The one that a plan packs."""
+    (split,) = plan.launches
+    (operand,) = parameters_of(split, fp32_split.Parameters).operands
+    return operand
 
 
-def test_the_packed_buffer_holds_all_that_is_left_there() -> None:
-    for (a, b), accuracy in itertools.product(pairs(), ("fp32", "tf32")):
-        for tensor, first in ((a, True), (b, False)):
-            plan = packed_alone(tensor, first, "tf32" if accuracy == "tf32" else "fp32")
-            (size,) = plan.problem.out_shape
-            (split,) = plan.stages
-            offsets = sorted({each.offset for each in split.addresses if each.buffer == "out"})
-            matrix_pitch, scale_pitch = (
-                struct.unpack_from("<q", split.arguments, 96)[0],
-                struct.unpack_from("<i", split.arguments, 140)[0],
-            )
-            matrices = struct.unpack_from("<3i", split.arguments, 140)
-            count = matrices[0] * matrices[1] * matrices[2]
-            assert offsets[0] == 0
-            assert offsets[1] >= 16 * split.grid[0]
-            assert offsets[2] - offsets[1] >= 4 * scale_pitch * count
-            assert offsets[-1] + 2 * matrix_pitch * count <= size
-            assert all(offset % 256 == 0 for offset in offsets)
+def offset_in(buffer: str, pointer: Address | None) -> int:
+    assert pointer is not None and pointer.buffer == buffer
+    return pointer.offset
 
 
 def test_a_packed_batch_is_not_folded_into_rows() -> None:
-    """Its planes were made without knowing what it would be multiplied with."""
+    """Its terms were made without knowing what it would be multiplied with."""
     a, b = meta(5, 33, 65), meta(65, 90)
     assert (Problem.of(a, b).m, Problem.of(a, b).batch) == (165, ())
     for packed in ((True, False), (True, True)):
@@ -173,22 +117,22 @@ def test_packed_operands_cost_less_time_and_workspace(shape: tuple[int, int, int
         choose(Problem.of(meta(m, k), meta(k, n), packed=packed), H200)
         for packed in ((False, False), (False, True), (True, True))
     ]
-    assert all(plan.name.startswith("sm90 ") for plan in plans)
+    assert all(plan.name.startswith("hopper ") for plan in plans)
     cycles = [plan.cycles for plan in plans]
     assert cycles[0] > cycles[1] > cycles[2]
-    # A raw operand has no planes, and takes less than anything: what is packed saves its planes.
-    candidates = [each for each in sm90.candidates(plans[0].problem, H200) if not each.name.endswith(" raw")]
-    of_planes = min(candidates, key=lambda each: each.cycles).plan()
-    assert of_planes.name == plans[0].name or plans[0].name.endswith(" raw")
-    sizes = [plan.workspace_bytes for plan in (of_planes, *plans[1:])]
+    # An operand that is split in registers has no terms in memory: what is packed saves those of others.
+    candidates = [each for each in hopper.candidates(plans[0].problem, H200) if not each.name.endswith(" rs")]
+    of_terms = min(candidates, key=lambda each: each.cycles).plan()
+    assert of_terms.name == plans[0].name or plans[0].name.endswith(" rs")
+    sizes = [plan.workspace_bytes for plan in (of_terms, *plans[1:])]
     assert sizes[0] > sizes[1] > sizes[2]
 
 
 def test_a_packed_operand_costs_what_its_planes_would_have() -> None:
     """Of a small `a` and a large packed `b`, the split is nearly free; the rest costs what it did."""
-    c = sm90.Configuration(64, 64, cluster=2)
+    c = hopper.Configuration(64, 64, cluster=2)
     costs = [
-        sm90.plan(Problem.of(meta(128, 4096), meta(4096, 4096), packed=packed), H200, c).cycles
+        hopper.plan(Problem.of(meta(128, 4096), meta(4096, 4096), packed=packed), H200, c).cycles
         for packed in ((False, False), (False, True), (True, True))
     ]
     b_bytes, a_bytes = 4 * 4096 * 4096, 4 * 128 * 4096
@@ -198,11 +142,11 @@ def test_a_packed_operand_costs_what_its_planes_would_have() -> None:
 
 def test_few_rows_are_multiplied_from_the_tensor_itself() -> None:
     plan = choose(Problem.of(meta(8, 4096), meta(4096, 4096), packed=(False, True)), H200)
-    assert plan.name.startswith("thin")
-    buffers = {each.buffer for stage in plan.stages for each in stage.addresses}
+    assert plan.name == "skinny"
+    buffers = {each.buffer for launch in plan.launches for each in addresses_of(launch)}
     assert "b" in buffers
     assert "b_packed" not in buffers
-    assert plan.stages == thin.plan(Problem.of(meta(8, 4096), meta(4096, 4096)), H200).stages
+    assert plan.launches == skinny.plan(Problem.of(meta(8, 4096), meta(4096, 4096)), H200).launches
 
 
 def test_nothing_is_packed_that_no_product_would_read() -> None:
@@ -211,7 +155,7 @@ def test_nothing_is_packed_that_no_product_would_read() -> None:
 
     assert plan(meta(1, 64), meta(64, 64)) is not None
     assert plan(meta(1, 64), meta(64, 64), "ieee") is None
-    assert plan(meta(1, 20), meta(20, 64)) is None  # too short for planes
+    assert plan(meta(1, 20), meta(20, 64)) is None  # too short for terms
     assert plan(meta(1, 20), meta(20, 64), "tf32") is not None
     assert plan(meta(1, 64), meta(1, 64).expand(64, 64)) is None
     assert plan(meta(1, 64), meta(64, 0)) is None
@@ -224,19 +168,10 @@ def test_nothing_is_packed_that_no_product_would_read() -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_splits_of_one_operand_do_not_spill(accuracy: Accuracy, transposed: bool) -> None:
     for tensor in (laid_out(300, 200, transposed=transposed), laid_out(3, 300, 6000, transposed=transposed)):
-        (stage,) = packed_alone(tensor, first=True, accuracy=accuracy).stages
-        _, log = built(stage.kernel)
-        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
-        found = instructions(stage.kernel)
+        (launch,) = packed_alone(tensor, first=True, accuracy=accuracy).launches
+        assert_nothing_spills(launch)
+        found = instructions(launch.kernel)
         assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
-def test_splits_of_one_operand_compile_without_warnings(accuracy: Accuracy, transposed: bool) -> None:
-    for tensor in (laid_out(300, 200, transposed=transposed), laid_out(3, 300, 6000, transposed=transposed)):
-        (stage,) = packed_alone(tensor, first=True, accuracy=accuracy).stages
-        assert complaints(built(stage.kernel)[1]) == []
 
 
 # The CPU, and other types.

@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
-from tilesmith.accuracy import resolve
-from tilesmith.problem import ALIGNMENT, OUT_DTYPES, Matrix, Problem, contiguous_strides, product_shape
+from tilesmith.core.accuracy import numerics, resolve
+from tilesmith.core.call_key import call_key
+from tilesmith.core.checks import product_shape
+from tilesmith.core.problem import ALIGNMENT, OUT_DTYPES, Matrix, Problem, contiguous_strides
 
 property_test = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -233,6 +235,35 @@ def test_no_accuracy_follows_torchs_setting(torch_precision: Any) -> None:
     torch_precision.fp32_precision = "tf32"
     assert resolve(None) == "tf32"
     assert [resolve(name) for name in ("fp32", "tf32", "ieee")] == ["fp32", "tf32", "ieee"]
+
+
+def test_numerics_are_one_object_of_each_kind_and_mix_only_if_asked(torch_precision: Any) -> None:
+    torch_precision.fp32_precision = "tf32"
+    assert (numerics(None).accuracy, numerics(None, torch.bfloat16).accuracy) == ("tf32", "fp32")
+    found = [numerics(name) for name in (None, "fp32", "tf32", "ieee")]
+    assert [each.may_mix for each in found] == [False, True, True, False]
+    assert found == [numerics(name) for name in (None, "fp32", "tf32", "ieee")]
+    assert len({*found, numerics(None, torch.bfloat16)}) == 5
+
+
+def test_calls_have_one_key_if_a_plan_cannot_tell_them_apart() -> None:
+    a, b = torch.zeros(8, 16), torch.zeros(16, 8)
+    c, shifted = torch.zeros(8), torch.zeros(129)[1:].view(8, 16)
+    key = call_key("how", a, b)
+    assert key == call_key("how", a.clone(), b.clone())
+    others = [
+        call_key("else", a, b),
+        call_key("how", b.T, b),
+        call_key("how", a, a.T),
+        call_key("how", a.double(), b.double()),
+        call_key("how", shifted, b),
+        call_key("how", a, b, torch.float64),
+        call_key("how", a, b, None, torch.zeros(8, 8)),
+        call_key("how", a, b, None, torch.zeros(8, 8).T),
+        call_key("how", a, b, None, None, torch.zeros(8, 8)),
+        call_key("how", a, b, None, torch.zeros(8, 8), c),
+    ]
+    assert len({key, *others}) == 1 + len(others)
 
 
 @given(st.lists(st.integers(0, 5), max_size=4))

@@ -9,16 +9,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tilesmith import device, nvml
 from tilesmith.bench import timing, tuning
 from tilesmith.bench.recording import record
 from tilesmith.bench.timing import Timing
 from tilesmith.cli import main
-from tilesmith.device import KNOWN_GPUS
-from tilesmith.jit import cache
-from tilesmith.plan import Plan
-from tilesmith.planner import candidates, choose, tuned
-from tilesmith.problem import Problem
+from tilesmith.core import device, nvml
+from tilesmith.core.device import KNOWN_GPUS
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.planner import candidates, choose, rejections, tuned
+from tilesmith.runtime import cache
 
 H200 = KNOWN_GPUS["h200"]
 
@@ -44,7 +44,7 @@ class TestKept:
         tuned.remember({tuned.key(problem()): other}, H200)
         plan = choose(problem(), H200)
         assert (plan.name, plan.is_tuned, expected.is_tuned) == (other, True, False)
-        assert {each.reason for each in plan.rejections if each.candidate == expected.name} == {
+        assert {each.reason for each in rejections(plan) if each.candidate == expected.name} == {
             "another was measured to be the fastest"
         }
         assert choose(problem(n=520), H200).name == choose(problem(n=520), KNOWN_GPUS["h100"]).name
@@ -126,11 +126,11 @@ class TestTuning:
             self.timed.append(list(calls))
             return {name: Timing((float(len(name)),) * rounds) for name in calls}
 
-        def prepare(plan: Plan, index: int) -> Callable[..., None]:
+        def compiled(plan: Plan, index: int) -> Callable[..., None]:
             return lambda a, b: None
 
         monkeypatch.setattr(timing, "interleaved", interleaved)
-        monkeypatch.setattr(tuning, "prepare", prepare)
+        monkeypatch.setattr(tuning, "compiled", compiled)
         monkeypatch.setattr(cache, "cubin", lambda text, arch: b"")
         monkeypatch.setattr(tuning, "_operand", lambda problem, matrix: torch.empty(0))
         monkeypatch.setattr(device, "installed", lambda index: H200)

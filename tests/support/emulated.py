@@ -1,24 +1,27 @@
 """Products by the emulator, against what they are."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from tilesmith import device
+from tilesmith.core import device
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
-from tilesmith.kernels import sm90
-from tilesmith.plan import Plan
+from tilesmith.kernels.hopper import family as hopper
 from tilesmith.planner.choose import candidates
-from tilesmith.problem import Problem
 
 H200 = device.named("h200")
 
 
-def sm90_plan(a: torch.Tensor, b: torch.Tensor, c: sm90.Configuration, out_dtype: torch.dtype | None = None) -> Plan:
+def hopper_plan(
+    a: torch.Tensor, b: torch.Tensor, c: hopper.Configuration, out_dtype: torch.dtype | None = None
+) -> Plan:
     """A given configuration of the product of Hopper's tensor cores."""
     problem = Problem.of(a, b, out_dtype=out_dtype)
-    assert sm90.unsuited(problem, H200, c) is None
-    return sm90.plan(problem, H200, c)
+    assert hopper.unsuited(problem, H200, c) is None
+    return hopper.plan(problem, H200, c)
 
 
 def plan_named(a: torch.Tensor, b: torch.Tensor, name: str, gpu: str = "h200") -> Plan:
@@ -31,6 +34,32 @@ def integers(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> 
     """Small ones: sums of their products are exact in float32, whatever their order."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-2, 3, shape, generator=generator).to(dtype)
+
+
+def placed(values: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
+    """The values with these strides, from `offset` elements after an aligned address on, in the midst of NaNs. Those
+    along a stride of 0 are the first one."""
+    steps = list(zip(values.shape, strides, strict=True))
+    reach = sum((size - 1) * stride for size, stride in steps) + 1
+    storage = torch.full((offset + reach + 24,), math.nan, dtype=values.dtype)
+    assert storage.data_ptr() % 16 == 0
+    view = storage.as_strided(values.shape, tuple(strides), offset)
+    distinct = tuple(slice(0, 1) if stride == 0 else slice(None) for _, stride in steps)
+    view[distinct] = values[distinct]
+    return view
+
+
+def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+    """NaNs with these strides, in the midst of others."""
+    return placed(torch.full(tuple(shape), math.nan, dtype=dtype), strides, offset)
+
+
+def assert_nothing_else_written(out: torch.Tensor) -> None:
+    """What lies between and around the elements of an `empty` tensor."""
+    storage = torch.empty(0, dtype=out.dtype).set_(out.untyped_storage())
+    is_own = torch.zeros(storage.numel(), dtype=torch.bool)
+    is_own.as_strided(out.shape, out.stride(), out.storage_offset()).fill_(True)
+    assert storage[~is_own].isnan().all()
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:

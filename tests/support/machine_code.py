@@ -17,8 +17,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tilesmith.jit import compiler, source
-from tilesmith.plan import Kernel
+import pytest
+
+from tilesmith import CompilationError
+from tilesmith.core.device import named
+from tilesmith.core.plan import Kernel, KernelLaunch
+from tilesmith.kernels.hopper.constants import GemmConstants
+from tilesmith.runtime import compiler, source
 
 # A folder of one run of the tests, in which its processes leave each other what takes long to make.
 SHARED_FOLDER = "TILESMITH_TESTS_SHARED_FOLDER"
@@ -57,6 +62,30 @@ def complaints(log: str) -> list[str]:
         r"|ptxas  +\. +\d+ bytes stack frame, \d+ bytes spill stores, \d+ bytes spill loads"
     )
     return [line for line in log.splitlines() if line.strip() and not re.fullmatch(expected, line)]
+
+
+def assert_nothing_spills(launch: KernelLaunch) -> None:
+    """And ptxas has no complaints, and an SM of Hopper has the registers for as many blocks as the plan says."""
+    _, log = built(launch.kernel)
+    assert complaints(log) == []
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    used = re.search(r"Used (\d+) registers", log)
+    assert used is not None
+    c = launch.kernel.constants
+    blocks_per_sm = getattr(c, "blocks_per_sm", 1)
+    assert int(used[1]) * launch.kernel.threads * blocks_per_sm <= named("h200").registers_per_sm
+    if isinstance(c, GemmConstants):
+        # The producer gives registers back, the consumers take them.
+        assert c.producer_registers <= int(used[1]) <= c.consumer_registers
+
+
+def assert_does_not_compile_with(kernel: Kernel, name: str, difference: int) -> None:
+    """A constant that contradicts the sources, or the other constants."""
+    text = source.render(kernel)
+    wrong = re.sub(rf"\b{name} = (\d+);", lambda found: f"{name} = {int(found[1]) + difference};", text)
+    assert wrong != text
+    with pytest.raises(CompilationError, match="static assertion failed"):
+        compiler.compile(wrong, "sm_90a")
 
 
 @cache

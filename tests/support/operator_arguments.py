@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import tilesmith
-from tilesmith.problem import OUT_DTYPES
+from tilesmith.core.problem import OUT_DTYPES
 
 Arguments = tuple[tuple[Tensor, Tensor], dict[str, Any]]
 
@@ -84,4 +84,4 @@ def _planes(operand: Tensor, *, first: bool) -> Tensor | None:
     """What `pack` keeps on a GPU. On the CPU it keeps nothing, and the operator reads none of it."""
     if operand.is_cpu:
         return torch.zeros(64, dtype=torch.uint8)
-    return tilesmith.pack(operand, first=first, accuracy="fp32").planes
+    return tilesmith.pack(operand, first=first, accuracy="fp32").terms

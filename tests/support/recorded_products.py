@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tilesmith.accuracy import Accuracy
-from tilesmith.device import STAND_IN, Device, named
-from tilesmith.kernels import FAMILIES, sm90
-from tilesmith.plan import Plan
-from tilesmith.problem import Problem
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import STAND_IN, Device, named
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.kernels import FAMILIES
+from tilesmith.kernels.hopper import family as hopper
 
 FILE: Final = Path(__file__).with_name("recorded_products.npz")
 Values = Literal["plain", "graded", "special", "triangles"]
@@ -26,10 +27,10 @@ Values = Literal["plain", "graded", "special", "triangles"]
 class Recorded:
     """One product, and the plan that computes it."""
 
-    name: str
+    name: str  # that it was recorded by, and that its operands are drawn from: an older family's may be in it
     shape: tuple[int, int, int]  # M, K, N
-    plan: str | sm90.Configuration  # the name of a family, which takes what it thinks best
-    layout: str = "nn"  # of A and B; in capitals with a stride that the copy engine cannot read
+    plan: str | hopper.Configuration  # the name of a family, which takes what it thinks best
+    layout: str = "nn"  # of A and B; in capitals with a stride that TMA cannot read
     dtype: torch.dtype = torch.float32
     b_dtype: torch.dtype | None = None
     out_dtype: torch.dtype | None = None
@@ -77,10 +78,10 @@ class Recorded:
             may_mix=True,
             skips_zeros=self.values == "triangles",
         )
-        if isinstance(self.plan, sm90.Configuration):
-            assert sm90.rejects(problem, device) is None
-            assert (reason := sm90.unsuited(problem, device, self.plan)) is None, reason
-            return sm90.plan(problem, device, self.plan)
+        if isinstance(self.plan, hopper.Configuration):
+            assert hopper.rejects(problem, device) is None
+            assert (reason := hopper.unsuited(problem, device, self.plan)) is None, reason
+            return hopper.plan(problem, device, self.plan)
         family = next(each for each in FAMILIES if each.name == self.plan)
         return min(family.candidates(problem, device), key=lambda each: each.cycles).plan()
 
@@ -90,7 +91,7 @@ class Recorded:
         return self.planned(a, b, named(STAND_IN)), a, b
 
 
-_C: Final = sm90.Configuration
+_C: Final = hopper.Configuration
 _BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
 
 PRODUCTS: Final[tuple[Recorded, ...]] = (
@@ -100,35 +101,35 @@ PRODUCTS: Final[tuple[Recorded, ...]] = (
     ),
     Recorded("simt int8", (33, 70, 40), "simt", layout="tn", dtype=torch.int8, out_dtype=torch.int32),
     Recorded("simt batch", (20, 33, 21), "simt", layout="nt", accuracy="ieee", batch=3),
-    *(Recorded(f"exact {layout}", (37, 70, 29), "exact", layout=layout) for layout in ("nn", "NT", "tN", "tt")),
-    Recorded("exact batch", (20, 33, 21), "exact", batch=3),
-    Recorded("exact special", (20, 33, 21), "exact", values="special"),
-    Recorded("thin", (5, 300, 70), "thin"),
-    Recorded("thin columns", (70, 300, 3), "thin", layout="tN"),
-    Recorded("dot", (40, 1500, 1), "dot"),
-    Recorded("dot parts", (3, 20000, 1), "dot"),
+    *(Recorded(f"exact {layout}", (37, 70, 29), "fp64_mma", layout=layout) for layout in ("nn", "NT", "tN", "tt")),
+    Recorded("exact batch", (20, 33, 21), "fp64_mma", batch=3),
+    Recorded("exact special", (20, 33, 21), "fp64_mma", values="special"),
+    Recorded("thin", (5, 300, 70), "skinny"),
+    Recorded("thin columns", (70, 300, 3), "skinny", layout="tN"),
+    Recorded("dot", (40, 1500, 1), "gemv"),
+    Recorded("dot parts", (3, 20000, 1), "gemv"),
     *(Recorded(f"bfloat16 {x}", (70, 200, 40), _C(128, 64), layout=x, dtype=_BF16) for x in ("nn", "nt", "tn", "tt")),
     *(Recorded(f"float16 {x}", (70, 200, 24), _C(64, 32), layout=x, dtype=_FP16) for x in ("nt", "tn")),
     Recorded("float16 realigned", (70, 131, 24), _C(64, 32), layout="NT", dtype=_FP16),
     Recorded("bfloat16 cluster", (150, 300, 24), _C(128, 32, cluster=2), dtype=_BF16),
-    Recorded("bfloat16 split", (40, 600, 24), _C(64, 32, splits=2), dtype=_BF16),
-    Recorded("bfloat16 transposed", (8, 200, 150), _C(128, 8, swap=True), layout="nt", dtype=_BF16),
+    Recorded("bfloat16 split", (40, 600, 24), _C(64, 32, split_k=2), dtype=_BF16),
+    Recorded("bfloat16 transposed", (8, 200, 150), _C(128, 8, swap_ab=True), layout="nt", dtype=_BF16),
     Recorded("bfloat16 wide", (20, 100, 150), _C(64, 256), dtype=_BF16, out_dtype=_FP32),
     Recorded("bfloat16 batch", (20, 100, 33), _C(64, 64), dtype=_BF16, batch=3),
     *(Recorded(f"planes {layout}", (70, 200, 40), _C(128, 64), layout=layout) for layout in ("nn", "Nt", "tN", "TT")),
     Recorded("planes cluster", (150, 300, 24), _C(128, 32, cluster=2)),
-    Recorded("planes split", (40, 600, 24), _C(64, 32, splits=2)),
-    Recorded("planes transposed", (8, 200, 150), _C(128, 8, swap=True), layout="nt"),
+    Recorded("planes split", (40, 600, 24), _C(64, 32, split_k=2)),
+    Recorded("planes transposed", (8, 200, 150), _C(128, 8, swap_ab=True), layout="nt"),
     Recorded("planes 192", (20, 100, 150), _C(64, 192)),
     Recorded("planes short", (20, 40, 150), _C(64, 192)),
     Recorded("planes batch", (20, 100, 33), _C(64, 64), batch=3),
     Recorded("planes graded", (70, 200, 40), _C(128, 64), values="graded"),
     Recorded("planes special", (70, 200, 40), _C(128, 64), values="special"),
     Recorded("planes triangles", (150, 150, 20), _C(128, 32), values="triangles"),
-    Recorded("raw", (70, 200, 40), _C(128, 64, raw=True)),
-    Recorded("raw cluster split", (150, 1100, 24), _C(128, 32, cluster=2, splits=2, raw=True)),
-    Recorded("raw graded", (70, 200, 40), _C(128, 64, raw=True), values="graded"),
-    Recorded("raw special", (70, 200, 40), _C(64, 64, raw=True), values="special"),
+    Recorded("raw", (70, 200, 40), _C(128, 64, rs=True)),
+    Recorded("raw cluster split", (150, 1100, 24), _C(128, 32, cluster=2, split_k=2, rs=True)),
+    Recorded("raw graded", (70, 200, 40), _C(128, 64, rs=True), values="graded"),
+    Recorded("raw special", (70, 200, 40), _C(64, 64, rs=True), values="special"),
     Recorded("tf32", (70, 200, 40), _C(128, 64), accuracy="tf32"),
     Recorded("tf32 graded", (70, 200, 40), _C(128, 64), accuracy="tf32", values="graded"),
     Recorded("mixed float16", (70, 200, 40), _C(128, 64), b_dtype=_FP16),

@@ -10,8 +10,8 @@ Array = npt.NDArray[Any]
 WGMMA_K = 16
 
 
-LEAST_EXPONENT = {"float16": -14, "bfloat16": -126}
-_LEAST_OF_FLOAT32 = -126
+MIN_EXPONENT = {"float16": -14, "bfloat16": -126}
+_MIN_OF_FLOAT32 = -126
 
 
 def tensor_core_step(sum_: Array, a: Array, b: Array, dtype: str = "float16") -> Array:
@@ -19,8 +19,8 @@ def tensor_core_step(sum_: Array, a: Array, b: Array, dtype: str = "float16") ->
     below the last place of the largest exponent, added, and the total is cut off to float32's bits. The exponent of a
     product is the sum of its factors' exponents, of which those of subnormal numbers are the type's least."""
     products = a[..., :, :, None] * b[..., None, :, :]
-    powers = _power(a, LEAST_EXPONENT[dtype])[..., :, :, None] * _power(b, LEAST_EXPONENT[dtype])[..., None, :, :]
-    largest = np.maximum(powers.max(axis=-2), _power(sum_, _LEAST_OF_FLOAT32))
+    powers = _power(a, MIN_EXPONENT[dtype])[..., :, :, None] * _power(b, MIN_EXPONENT[dtype])[..., None, :, :]
+    largest = np.maximum(powers.max(axis=-2), _power(sum_, _MIN_OF_FLOAT32))
     is_finite = np.isfinite(products).all(axis=-2) & np.isfinite(sum_)
     quantum = np.where(is_finite & (largest > 0), largest, 1.0) * 2.0**-25
     with np.errstate(invalid="ignore"):

@@ -11,7 +11,7 @@ _SCATTERS: Final = 4  # a change must exceed the scatter between the runs so man
 _NORMAL: Final = 1.4826  # a standard deviation by a median deviation
 _WORTH_A_WORD: Final = 0.01  # a smaller drift of torch's times is not shown
 
-_Key = tuple[str, str, str, str | None]
+_Key = tuple[str, str, str, str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _compared(old: Entry, new: Entry, drifts: dict[str, float], scatter: float) 
         found = "same"
     return Compared(
         suite=new.suite,
-        product=f"{new.shape} {new.kind}",
+        product=new.label,
         old_ms=old.ours.median,
         new_ms=new.ours.median,
         time=math.exp(longer),
@@ -168,11 +168,11 @@ def _bound(entry: Entry) -> str:
 
 
 def _by_key(results: Results) -> dict[_Key, Entry]:
-    return {(entry.suite, entry.shape, entry.dtype, entry.accuracy): entry for entry in results.entries}
+    return {(each.suite, each.shape, each.dtype, each.accuracy, each.variant): each for each in results.entries}
 
 
 def _label(entry: Entry) -> str:
-    return f"{entry.suite}: {entry.shape} {entry.kind}"
+    return f"{entry.suite}: {entry.label}"
 
 
 def _same_torch(old: Results, new: Results) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilesmith.bench.results import State
-from tilesmith.nvml import Gpu, NvmlError
+from tilesmith.core.nvml import Gpu, NvmlError
 
 
 @dataclass(slots=True)

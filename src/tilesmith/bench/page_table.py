@@ -79,7 +79,7 @@ def _number_cell(value: float | None, text: str, *more: str) -> Markup:
 
 
 def _product_cell(entry: Entry) -> Markup:
-    names = f"{entry.suite}: {entry.name}"
+    names = f"{entry.suite}: {entry.name}" + (f" ({entry.variant})" if entry.variant else "")
     return element("th", breakable(entry.shape), element("small", names), scope="row", title=entry.why)
 
 
@@ -145,7 +145,7 @@ def _time(ms: float) -> str:
     return f"{ms * 1e3:.{2 if ms < 0.1 else 1}f} µs"
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: int | None) -> str:
     """
     >>> _bytes(0), _bytes(268435456)
     ('0', '256 MiB')

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from tilesmith.bench.axis import Axis
 from tilesmith.bench.results import FLOAT32_FLOOR, Change, Entry, Results
-from tilesmith.errors import UnavailableError
+from tilesmith.core.errors import UnavailableError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ def _bars(axes: "Axes", entries: list[Entry], other: str) -> None:
     axes.barh(positions, [ratio - 1 for ratio in ratios], left=1, color=colours, height=0.7)
     axes.hlines(positions, [low for low, _ in intervals], [high for _, high in intervals], color="black", linewidth=1)
     axes.axvline(1, color="black", linewidth=1.2)
-    axes.set_yticks(positions, [f"{entry.suite}: {entry.shape} {entry.kind}" for entry in entries], fontsize=8)
+    axes.set_yticks(positions, [f"{entry.suite}: {entry.label}" for entry in entries], fontsize=8)
     axes.set_ylim(len(entries) - 0.4, -0.6)  # the first on top
     axis = Axis.around([0.8, 1.25, *(end for interval in intervals for end in interval)], margin=0.1)
     _scale(axes, x=axis)
@@ -128,7 +128,7 @@ def _points(axes: "Axes", points: list[tuple[Entry, float, float]]) -> None:
 
 
 def _scale(axes: "Axes", *, x: Axis, y: Axis | None = None) -> None:
-    """The same logarithmic axes as on the page, with the same labels."""
+    """Logarithmic axes as on the page, with the same labels."""
     axes.set(xscale="log", xlim=(x.low, x.high))
     axes.set_xticks(x.ticks, [f"{tick:g}" for tick in x.ticks])
     if y is not None:

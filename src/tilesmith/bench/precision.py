@@ -51,8 +51,8 @@ def bounds_of_product(k: int, own_error: float) -> dict[str, float]:
 
 
 def bounds_of_model(own_error: float, modelled: Mapping[str, float]) -> dict[str, float]:
-    """The same for a model that is more than a product: `modelled` has the error of the model when its operands are cut
-    off to each class."""
+    """The bounds of a model that is more than a product: `modelled` has the error of the model when its operands are
+    cut off to each class."""
     bounds = {"fp64": max(2.0**-44, _AS_TORCH * own_error), "fp32": _FLOOR_OF_FP32}
     for name in ("tf32", "fp16", "bf16"):
         bounds[name] = _AS_MODELLED * modelled[name]

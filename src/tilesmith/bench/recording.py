@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilesmith import accuracy as accuracies
-from tilesmith.problem import OUT_DTYPES, Problem
+from tilesmith.core import accuracy as accuracies
+from tilesmith.core.problem import OUT_DTYPES, Problem
 
 # Operations that are products, with the places of their operands.
 _PRODUCTS: Final = {
@@ -42,7 +42,7 @@ class Recorder(TorchDispatchMode):
 
     def _note(self, a: Tensor, b: Tensor) -> None:
         if a.dtype == b.dtype and a.dtype in OUT_DTYPES and a.numel() and b.numel():
-            self.problems[Problem.of(_ghost(a), _ghost(b), accuracy=accuracies.resolve(None))] += 1
+            self.problems[Problem.of(_ghost(a), _ghost(b), accuracy=accuracies.numerics(None, a.dtype).accuracy)] += 1
 
 
 def _ghost(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Whatever is shown, in the terminal, on a page or in a comparison, is computed he
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,9 @@ Change = Literal["faster", "slower", "same"]
 Bound = Literal["compute", "memory"]
 
 _CONFIDENCE: Final = 1.96  # standard deviations: 95%
-_LEAST_CHANGE: Final = 0.01  # a smaller one is not worth a word, however certain it is
+_MIN_CHANGE: Final = 0.01  # a smaller one is not worth a word, however certain it is
+_LONG_MS: Final = 0.05  # a call of torch's that takes this long may take 5% longer under an override, a shorter one 15%
+_NUMBERS: Final = re.compile(r"\[[\s\d.,e+-]*\]")  # a list of nothing else, in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Competitor:
     graph_ms: float | None = None  # the median time of one of many in a CUDA graph, where products are short
     comp: float | None = None  # errors against float64: see bench/errors.py; None for integers, and where not taken
     norm: float | None = None
+    host_ms: float | None = None  # the median time until a call is issued, where the wall clock is read
 
     @property
     def median(self) -> float:
@@ -94,13 +98,15 @@ class Entry:
     accuracy: str | None  # of float32
     why: str
     plan: str
-    workspace_bytes: int
+    workspace_bytes: int | None  # None where it was not noted
     flops: float
     least_bytes: float  # operands read once, the result written once
     roofline_ms: float | None  # of our precision class; None where the GPU's peak is not known
     bound: Bound | None
     competitors: dict[str, Competitor]
     state: State | None = None
+    variant: str = ""  # what there is besides a product of two tensors: "linear, bias, gelu", "b packed"
+    clock: str = "gpu"  # see suites.Clock
 
     @property
     def ours(self) -> Competitor:
@@ -110,6 +116,11 @@ class Entry:
     def kind(self) -> str:
         """The type, and for float32 how exact it must be."""
         return f"{self.dtype} ({self.accuracy})" if self.accuracy else self.dtype
+
+    @property
+    def label(self) -> str:
+        """What was done, in one line."""
+        return f"{self.shape} {self.kind}" + (f" ({self.variant})" if self.variant else "")
 
     @property
     def opponents(self) -> tuple[str, ...]:
@@ -154,7 +165,13 @@ class Entry:
         """How far apart two times of one thing are here: what a change must exceed."""
         again = self.competitors.get(AGAIN)
         apart = abs(math.log(again.median / self.competitors[TORCH].median)) if again else 0.0
-        return max(apart, _LEAST_CHANGE)
+        return max(apart, _MIN_CHANGE)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a call by the wall clock takes longer than torch's by more than an override may."""
+        allowed = 1.05 if self.competitors[TORCH].median > _LONG_MS else 1.15
+        return self.ratio(TORCH) < 1 / allowed
 
     def verdict(self, other: str) -> Change:
         """Whether ours is faster than another one, beyond noise and chance."""
@@ -187,6 +204,8 @@ class Environment:
     versions: dict[str, str]  # of tilesmith, torch, CUDA, NVRTC, Python
     host: str  # its processor
     l2: Literal["flushed", "warm"]
+    commit: str = ""  # of the source; "" where it was not noted
+    note: str = ""  # what else a reader should know
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +253,9 @@ class Results:
         return Counter(x.verdict(other) for x in self.entries if x.suite == suite and other in x.competitors)
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps({"format": FORMAT, **_plain(asdict(self))}, indent=1, allow_nan=False) + "\n")
+        """Writes JSON, a line for each field: lists of numbers are not broken."""
+        text = json.dumps({"format": FORMAT, **_plain(asdict(self))}, indent=1, allow_nan=False)
+        path.write_text(_NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "Results":

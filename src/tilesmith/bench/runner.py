@@ -4,91 +4,149 @@ import math
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 import torch
 
 import tilesmith
-from tilesmith import accuracy as accuracies
-from tilesmith import device as devices
-from tilesmith import nvml
-from tilesmith.accuracy import Accuracy
 from tilesmith.bench import gpu_state, timing
-from tilesmith.bench.errors import error
-from tilesmith.bench.precision import best_class, bounds_of_product
-from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Environment
-from tilesmith.bench.suites import Product
-from tilesmith.device import Device
-from tilesmith.jit import compiler
-from tilesmith.plan import Plan
+from tilesmith.bench.ahead import compile_ahead
+from tilesmith.bench.contenders import OPPONENTS, Contender, Operands, Opponent, checked, contenders, precision_of
+from tilesmith.bench.first_call import first_calls
+from tilesmith.bench.results import AGAIN, OURS, Competitor, Entry, Environment
+from tilesmith.bench.suites import OVERRIDDEN, Product
+from tilesmith.core import accuracy as accuracies
+from tilesmith.core import device as devices
+from tilesmith.core import nvml
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import Device
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.core.roofline import Peak, Roofline, Work, tensor_rate
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
-from tilesmith.roofline import Peak, Roofline, Work, tensor_rate
-
-Opponent = Literal["torch", "torch-tf32", "triton"]
-OPPONENTS: Final[tuple[Opponent, ...]] = ("torch", "torch-tf32", "triton")
+from tilesmith.runtime import compiler
 
 _CERTAIN: Final = 0.01  # half of the median's confidence interval, relative to it
 _ROUNDS: Final = 20  # at a time, and at least
-_MOST_ROUNDS: Final = 1000
+_MAX_ROUNDS: Final = 1000
 _SHORT_MS: Final = 0.05  # a product that takes less is timed in a CUDA graph, too
-_LARGEST_CHECKED: Final = 2**31  # elements of a result whose error is taken; float64 takes memory and time
-
-Call = Callable[[], torch.Tensor]
-
-
-class WrongResultError(RuntimeError):
-    """A competitor's result is not the product: a time of it would mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure."""
+    """How to measure. What is None is as the suite has it."""
 
-    against: tuple[Opponent, ...] = ("torch",)
+    against: tuple[Opponent, ...] | None = None
     accuracy: Accuracy | None = None
     warm_l2: bool = False
     seconds: float = 4.0  # for each product, at most, once its kernels are there
 
 
-@dataclass(frozen=True, slots=True)
-class _Contender:
-    call: Call
-    precision: str
+def opponents(text: str) -> tuple[Opponent, ...]:
+    """The opponents that a list with commas names, in our order. ValueError for one that is not there.
+
+    >>> opponents("triton, torch")
+    ('torch', 'triton')
+    """
+    chosen = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in chosen if name not in OPPONENTS]:
+        raise ValueError(f"{', '.join(unknown)}: choose from {', '.join(OPPONENTS)}")
+    return tuple(name for name in OPPONENTS if name in chosen)
+
+
+def compile_kernels(products: Iterable[Product], settings: Settings) -> None:
+    """Compiles what the products need, several kernels at the same time. Of torch's it is the planner's business which
+    are ours, so that a few may be compiled in vain."""
+    gpu = devices.installed(torch.cuda.current_device())
+    asked = ((product, accuracies.resolve(settings.accuracy or product.accuracy)) for product in products)
+    problems = (Operands.of(each, "meta").problem(each, accuracy) for each, accuracy in asked)
+    compile_ahead((choose(problem, gpu) for problem in problems), gpu.arch)
 
 
 def measure(product: Product, suite: str, settings: Settings) -> Entry:
     """Measures one product on the current GPU. WrongResultError, before anything is timed, if a result is wrong."""
-    a, b = product.operands("cuda", seed=random.randrange(2**31))
-    accuracy = accuracies.resolve(settings.accuracy)
-    gpu = devices.installed(torch.cuda.current_device())
-    problem = Problem.of(a, b, accuracy=accuracy)
-    plan = choose(problem, gpu)
-    contenders = _contenders(a, b, product, settings)
-    errors = {name: _checked(name, each, a, b, product) for name, each in contenders.items()}
-    calls = {name: each.call for name, each in contenders.items()}
+    operands = Operands.of(product, "cuda", seed=random.randrange(2**31))
+    asked = settings.accuracy or product.accuracy
+    accuracy = accuracies.resolve(asked)
+    problem = operands.problem(product, accuracy)
+    plan = choose(problem, devices.installed(torch.cuda.current_device()))
+    against = opponents(product.against) if settings.against is None else settings.against
+    found = contenders(product, operands, asked, against)
+    errors = {name: checked(name, each, product, operands) for name, each in found.items()}
     with gpu_state.watching(torch.cuda.current_device()) as watch:
-        samples = until_certain(lambda rounds, seed: _timed(calls, rounds, seed, settings), settings.seconds)
-    graphs = _graph_times(calls) if statistics.median(samples[OURS]) < _SHORT_MS else {}
+        samples = first_calls(product) if "start" in product.clock else _samples(product, found, settings)
+    is_short = product.clock == "gpu" and statistics.median(samples[OURS]) < _SHORT_MS
+    graphs = _graph_times(found) if is_short else {}
+    hosts = _host_times(found) if product.clock == "wall" else {}
     competitors = {
-        name: Competitor(each.precision, tuple(samples[name]), graphs.get(name), *errors[name])
-        for name, each in contenders.items()
+        name: Competitor(
+            precision=found[name].precision,
+            samples_ms=tuple(times),
+            graph_ms=graphs.get(name),
+            comp=None if (error := errors[name]) is None or math.isnan(error.comp) else error.comp,
+            norm=None if error is None else error.norm,
+            host_ms=hosts.get(name),
+        )
+        for name, times in samples.items()
+        if name in found
     }
-    return replace(_described(product, suite, problem, plan, accuracy), competitors=competitors, state=watch.state)
+    entry = _described(product, suite, problem, plan, accuracy)
+    if product.operator in OVERRIDDEN:
+        entry = replace(entry, plan=route(found[OURS]))
+    return replace(entry, competitors=competitors, state=watch.state)
+
+
+def route(ours: Contender) -> str:
+    """The plan of a call under an override, or why it is left to torch."""
+    with ours.around():
+        ours.call()
+        (stat,) = tilesmith.stats().entries
+    return stat.reason if stat.where == "tilesmith" else f"left to torch: {stat.reason}"
+
+
+def _samples(product: Product, found: Mapping[str, Contender], settings: Settings) -> dict[str, list[float]]:
+    """Milliseconds of everyone by the product's clock."""
+    calls = {name: each.alone for name, each in found.items()}
+
+    def timed(rounds: int, seed: int) -> dict[str, list[float]]:
+        if product.clock == "wall":
+            times = _by_wall_clock(found, rounds=rounds, seed=seed)
+        else:
+            warmups = 3 if seed == 0 else 0
+            times = timing.interleaved(calls, rounds=rounds, warmups=warmups, seed=seed, warm_l2=settings.warm_l2)
+        return {name: list(each.samples) for name, each in times.items()}
+
+    return until_certain(timed, settings.seconds)
+
+
+def _by_wall_clock(found: Mapping[str, Contender], **how: Any) -> dict[str, timing.Timing]:
+    calls, around = ({name: getattr(each, part) for name, each in found.items()} for part in ("call", "around"))
+    return timing.by_wall_clock(calls, around, **how)
+
+
+def _host_times(found: Mapping[str, Contender]) -> dict[str, float]:
+    return {name: times.median for name, times in _by_wall_clock(found, waits=False).items()}
+
+
+def _graph_times(found: Mapping[str, Contender]) -> dict[str, float]:
+    capturable = {name: each.alone for name, each in found.items() if name != AGAIN}
+    return {name: times.median for name, times in timing.graphed(capturable).items()}
 
 
 def _described(product: Product, suite: str, problem: Problem, plan: Plan, accuracy: Accuracy) -> Entry:
     """All but what is measured."""
     p = problem
-    read = (p.m * p.k * p.a.dtype.itemsize + p.k * p.n * p.b.dtype.itemsize) * p.batches
-    work = Work(p.flops, read, p.m * p.n * p.out.dtype.itemsize * p.batches)
-    roofline = _roofline(work, plan.device, _precision(product.dtype, accuracy))
+    result = p.m * p.n * p.out.dtype.itemsize * p.batches
+    read = (p.m * p.k * p.a.dtype.itemsize + p.k * p.n * p.b.dtype.itemsize) * p.batches + result * product.residual
+    work = Work(p.flops, read, result)
+    roofline = _roofline(work, plan.device, precision_of(product.dtype, accuracy))
     return Entry(
         suite=suite,
         name=product.name,
@@ -109,6 +167,8 @@ def _described(product: Product, suite: str, problem: Problem, plan: Plan, accur
         roofline_ms=None if roofline is None else roofline.seconds * 1e3,
         bound=None if roofline is None else roofline.bound,
         competitors={},
+        variant=product.variant,
+        clock=product.clock,
     )
 
 
@@ -117,60 +177,6 @@ def _roofline(work: Work, gpu: Device, precision: str) -> Roofline | None:
     peak, rate = Peak.of(gpu), tensor_rate(gpu.capability, precision)
     is_known = precision in ("fp32", "tf32", "fp16", "bf16") and rate is not None
     return Roofline.of(work, peak, rate) if peak is not None and is_known else None
-
-
-def _precision(dtype: str, accuracy: Accuracy) -> str:
-    precision = best_class(getattr(torch, dtype)) or "int"
-    return "tf32" if precision == "fp32" and accuracy == "tf32" else precision
-
-
-def _contenders(a: torch.Tensor, b: torch.Tensor, product: Product, settings: Settings) -> dict[str, _Contender]:
-    """Ours first, then the opponents that have such a product."""
-    precision = _precision(product.dtype, accuracies.resolve(settings.accuracy))
-    found = {OURS: _Contender(lambda: tilesmith.matmul(a, b, accuracy=settings.accuracy), precision)}
-    if not a.dtype.is_floating_point:
-        return found  # torch has no product of integers on a GPU
-    own = _precision(product.dtype, "fp32")
-    if "torch" in settings.against:
-        found[TORCH] = _Contender(lambda: torch.matmul(a, b), own)
-        found[AGAIN] = _Contender(lambda: torch.matmul(a, b), own)
-    if "torch-tf32" in settings.against and a.dtype == torch.float32:
-        found["torch-tf32"] = _Contender(lambda: _in_tf32(a, b), "tf32")
-    if "triton" in settings.against and a.dtype.itemsize < 8:
-        from tilesmith.bench.triton_product import multiply
-
-        found["triton"] = _Contender(lambda: multiply(a, b, tf32=precision == "tf32"), precision)
-    return found
-
-
-def _in_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    with timing.float32_precision("tf32"):
-        return torch.matmul(a, b)
-
-
-def _checked(
-    name: str, contender: _Contender, a: torch.Tensor, b: torch.Tensor, product: Product
-) -> tuple[float | None, float | None]:
-    """comp and norm. The memory that results get was poisoned, so that what is not written shows."""
-    poison = torch.full((a.shape[-2] * b.shape[-1] * max(product.batch, 1),), math.nan, device="cuda")
-    del poison
-    result = contender.call()
-    if not a.dtype.is_floating_point:
-        return None, None
-    if not bool(result.isfinite().all()):
-        raise WrongResultError(f"{product.name}: the result of {name} is not finite")
-    if result.numel() > _LARGEST_CHECKED:
-        return None, None
-    found = error(result, a, b)
-    if found.comp > bounds_of_product(product.k, 0.0)[contender.precision]:
-        raise WrongResultError(f"{product.name}: the result of {name} is wrong, its errors are {found}")
-    return found.comp, found.norm
-
-
-def _timed(calls: Mapping[str, Call], rounds: int, seed: int, settings: Settings) -> dict[str, list[float]]:
-    warmups = 3 if seed == 0 else 0
-    found = timing.interleaved(calls, rounds=rounds, warmups=warmups, seed=seed, warm_l2=settings.warm_l2)
-    return {name: list(times.samples) for name, times in found.items()}
 
 
 def until_certain(
@@ -186,17 +192,12 @@ def until_certain(
         for name, times in timed(_ROUNDS, len(samples.get(OURS, ()))).items():
             samples.setdefault(name, []).extend(times)
         certain = all(Competitor("", tuple(times)).uncertainty < _CERTAIN for times in samples.values())
-        if certain or clock() > end or len(samples[OURS]) >= _MOST_ROUNDS:
+        if certain or clock() > end or len(samples[OURS]) >= _MAX_ROUNDS:
             return samples
 
 
-def _graph_times(calls: Mapping[str, Call]) -> dict[str, float]:
-    capturable = {name: call for name, call in calls.items() if name != AGAIN}
-    return {name: times.median for name, times in timing.graphed(capturable).items()}
-
-
-def environment(command: Iterable[str], settings: Settings) -> Environment:
-    """Where this runs."""
+def environment(command: Iterable[str], settings: Settings, commit: str | None = None) -> Environment:
+    """Where this runs. `commit` is the source's, where git cannot tell it."""
     index = torch.cuda.current_device()
     return Environment(
         date=date.today().isoformat(),
@@ -212,7 +213,17 @@ def environment(command: Iterable[str], settings: Settings) -> Environment:
         },
         host=_processor(),
         l2="warm" if settings.warm_l2 else "flushed",
+        commit=_commit() if commit is None else commit,
     )
+
+
+def _commit() -> str:
+    """That of the checkout that this file is in, with a mark if it was changed since; "" outside of one."""
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def _processor() -> str:

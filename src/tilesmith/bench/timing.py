@@ -2,11 +2,17 @@
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import torch
+
+_SAMPLE_SECONDS: Final = 3e-3  # of a loop of calls by the wall clock
+_MAX_CALLS: Final = 2000  # of such a loop
+_MAX_QUEUED_CALLS: Final = 20  # fewer launches than a stream's queue takes without making the host wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +97,47 @@ def graphed(
             if round_ > 0:
                 samples[name].append(start.elapsed_time(end) / calls)
     return {name: Timing(tuple(times)) for name, times in samples.items()}
+
+
+def by_wall_clock(
+    competitors: Mapping[str, Callable[[], object]],
+    around: Mapping[str, Callable[[], AbstractContextManager[None]]],
+    *,
+    rounds: int = 20,
+    seed: int = 0,
+    waits: bool = True,
+) -> dict[str, Timing]:
+    """Times loops of calls by the host's clock, each until the GPU is done or, without `waits`, until the last call is
+    issued. `around` has what is to hold during a loop; to enter it takes no part of the time."""
+    order = list(competitors)
+    shuffle = random.Random(seed).shuffle
+    calls: dict[str, int] = {}
+    for name, call in competitors.items():
+        with around[name]():
+            call()
+            rough = _seconds_a_call(call, 5, waits=True)
+        most = _MAX_CALLS if waits else _MAX_QUEUED_CALLS
+        calls[name] = min(most, max(1, round(_SAMPLE_SECONDS / rough)))
+    samples: dict[str, list[float]] = {name: [] for name in order}
+    for _ in range(rounds):
+        shuffle(order)
+        for name in order:
+            with around[name]():
+                competitors[name]()
+                samples[name].append(_seconds_a_call(competitors[name], calls[name], waits) * 1e3)
+    return {name: Timing(tuple(times)) for name, times in samples.items()}
+
+
+def _seconds_a_call(call: Callable[[], object], calls: int, waits: bool) -> float:
+    _wait()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    if waits:
+        _wait()
+    return (time.perf_counter() - start) / calls
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 _CONFIGURATIONS = [
-    triton.Config({"tile_m": m, "tile_n": n, "tile_k": k, "band_rows": 8}, num_stages=stages, num_warps=warps)
+    triton.Config({"tile_m": m, "tile_n": n, "tile_k": k, "group_rows": 8}, num_stages=stages, num_warps=warps)
     for m, n, k, stages, warps in [
         (128, 256, 64, 3, 8),
         (128, 128, 64, 4, 8),
@@ -43,15 +43,15 @@ def _kernel(
     tile_m: tl.constexpr,
     tile_n: tl.constexpr,
     tile_k: tl.constexpr,
-    band_rows: tl.constexpr,
+    group_rows: tl.constexpr,
 ):
     tile, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     tiles_m, tiles_n = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
-    band = tile // (band_rows * tiles_n)
-    rows_of_band = min(tiles_m - band * band_rows, band_rows)
-    within = tile % (band_rows * tiles_n)
-    rows = ((band * band_rows + within % rows_of_band) * tile_m + tl.arange(0, tile_m)).to(tl.int64)
-    columns = (within // rows_of_band * tile_n + tl.arange(0, tile_n)).to(tl.int64)
+    group = tile // (group_rows * tiles_n)
+    rows_of_group = min(tiles_m - group * group_rows, group_rows)
+    within = tile % (group_rows * tiles_n)
+    rows = ((group * group_rows + within % rows_of_group) * tile_m + tl.arange(0, tile_m)).to(tl.int64)
+    columns = (within // rows_of_group * tile_n + tl.arange(0, tile_n)).to(tl.int64)
     ks = tl.arange(0, tile_k).to(tl.int64)
     a_at = a + batch * a_batch + rows[:, None] * a_m + ks[None, :] * a_k
     b_at = b + batch * b_batch + ks[:, None] * b_k + columns[None, :] * b_n

@@ -2,26 +2,24 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import torch
 
-from tilesmith import device as devices
 from tilesmith.bench import timing
+from tilesmith.bench.ahead import compile_ahead
 from tilesmith.bench.suites import random_tensor
-from tilesmith.jit import cache, source
+from tilesmith.core import device as devices
+from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels.family import Candidate
 from tilesmith.planner import candidates
-from tilesmith.prepared import Prepared, prepare
-from tilesmith.problem import Matrix, Problem
+from tilesmith.runtime.executor import CompiledPlan, compiled
 
 _FIRST_ROUNDS: Final = 5
 _LAST_ROUNDS: Final = 20
 _CLOSE: Final = 1.1  # candidates that are this close to the best go through the last rounds
-_COMPILERS: Final = 8  # at the same time
 WORTH: Final = 0.01  # a plan must be faster by this to be preferred
 
 
@@ -54,8 +52,8 @@ def tune(problem: Problem, within: float) -> Tuned:
     every = sorted(candidates(problem, devices.installed(index)), key=lambda candidate: candidate.cycles)
     tried = [candidate for candidate in every if candidate.cycles <= within * every[0].cycles]
     a, b = _operand(problem, problem.a), _operand(problem, problem.b)
-    prepared = _prepared(tried, index)
-    calls = {name: partial(each, a, b) for name, each in prepared.items()}
+    ready = _compiled(tried, index)
+    calls = {name: partial(each, a, b) for name, each in ready.items()}
     found = _medians(calls, _FIRST_ROUNDS)
     finalists: set[str] = set()
     while more := (_close_to_the_best(found) | {every[0].name}) - finalists:  # again where the clock fell in between
@@ -65,14 +63,11 @@ def tune(problem: Problem, within: float) -> Tuned:
     return Tuned(problem, every[0].name, ordered, len(every) - len(tried))
 
 
-def _prepared(tried: Sequence[Candidate], index: int) -> dict[str, Prepared]:
+def _compiled(tried: Sequence[Candidate], index: int) -> dict[str, CompiledPlan]:
     """The candidates, ready. Their kernels are compiled into the cache at the same time; loading them takes turns."""
     plans = {candidate.name: candidate.plan() for candidate in tried}
-    kernels = dict.fromkeys(stage.kernel for plan in plans.values() for stage in plan.stages)
-    arch = devices.installed(index).arch
-    with ThreadPoolExecutor(_COMPILERS) as pool:
-        list(pool.map(lambda kernel: cache.cubin(source.render(kernel), arch), kernels))
-    return {name: prepare(plan, index) for name, plan in plans.items()}
+    compile_ahead(plans.values(), devices.installed(index).arch)
+    return {name: compiled(plan, index) for name, plan in plans.items()}
 
 
 def _medians(calls: dict[str, partial[torch.Tensor]], rounds: int) -> dict[str, float]:

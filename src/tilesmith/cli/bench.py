@@ -10,36 +10,36 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from tilesmith.accuracy import Accuracy
 from tilesmith.bench import runner, timing
 from tilesmith.bench.compare import compare
+from tilesmith.bench.contenders import OPPONENTS, Opponent, WrongResultError
+from tilesmith.bench.markdown import markdown
 from tilesmith.bench.page import page
 from tilesmith.bench.plots import write_png
-from tilesmith.bench.results import AGAIN, OURS, Competitor, Entry, Results
-from tilesmith.bench.runner import OPPONENTS, Opponent, Settings, WrongResultError
+from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Results
+from tilesmith.bench.runner import Settings
 from tilesmith.bench.suites import Product
 from tilesmith.cli import INTERRUPTED, UnusableError, console
 from tilesmith.cli.products import product_options, products, progress_bar
-from tilesmith.errors import UnavailableError
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.errors import UnavailableError
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 
-def _opponents(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Opponent, ...]:
-    chosen = [name.strip() for name in value.split(",")]
-    if unknown := [name for name in chosen if name not in OPPONENTS]:
-        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(OPPONENTS)}")
-    return tuple(name for name in OPPONENTS if name in chosen)
+def _opponents(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[Opponent, ...] | None:
+    try:
+        return None if value is None else runner.opponents(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
 @product_options
 @click.option(
     "--against",
-    default="torch",
-    show_default=True,
     callback=_opponents,
-    help=f"Opponents, with commas between: {', '.join(OPPONENTS)}.",
+    help=f"Opponents instead of the suite's, with commas between: {', '.join(OPPONENTS)}.",
 )
 @click.option("--warm-l2", is_flag=True, help="Leave in L2 what the call before left there.")
 @click.option(
@@ -52,6 +52,15 @@ def _opponents(context: click.Context, parameter: click.Parameter, value: str) -
 @click.option("--json", "json_file", type=_FILE, help="Write all samples to this file.")
 @click.option("--html", "html_file", type=_FILE, help="Write a page to this file.")
 @click.option("--png", "png_file", type=_FILE, help="Write plots to this file.")
+@click.option("--markdown", "markdown_file", type=_FILE, help="Write tables in Markdown to this file.")
+@click.option("--commit", help="The commit to note with the run; by default what git says of the source.")
+@click.option(
+    "--from",
+    "recorded",
+    type=_FILE,
+    multiple=True,
+    help="Measure nothing: show a file that --json wrote; for --markdown it may be repeated.",
+)
 @click.option(
     "--compare",
     "compared",
@@ -64,12 +73,15 @@ def bench(
     shapes: tuple[str, ...],
     dtype: str | None,
     accuracy: Accuracy | None,
-    against: tuple[Opponent, ...],
+    against: tuple[Opponent, ...] | None,
     warm_l2: bool,
     seconds: float,
     json_file: Path | None,
     html_file: Path | None,
     png_file: Path | None,
+    markdown_file: Path | None,
+    commit: str | None,
+    recorded: tuple[Path, ...],
     compared: tuple[Path, Path] | None,
 ) -> None:
     """Time products against torch, check them, and show what came out.
@@ -80,42 +92,53 @@ def bench(
     if compared is not None:
         _compare(*compared)
         return
+    if recorded:
+        _show([_read(path) for path in recorded], html_file, png_file, markdown_file)
+        return
     if not torch.cuda.is_available():
         raise UnusableError(
             "bench times products on an NVIDIA GPU, and torch finds none here; `tilesmith explain` says what would run"
         )
     chosen = list(products(names or (() if shapes else ("seeds",)), shapes, dtype))
     settings = Settings(against=against, accuracy=accuracy, warm_l2=warm_l2, seconds=seconds)
-    results, interrupted = _run(chosen, settings)
-    _write(results, json_file, html_file, png_file)
-    _print_summary(results)
+    results, interrupted = _run(chosen, settings, commit)
+    if json_file is not None:
+        results.write(json_file)
+    _show([results], html_file, png_file, markdown_file)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _write(results: Results, json_file: Path | None, html_file: Path | None, png_file: Path | None) -> None:
-    if json_file is not None:
-        results.write(json_file)
+def _show(runs: list[Results], html_file: Path | None, png_file: Path | None, markdown_file: Path | None) -> None:
+    if len(runs) > 1 and (html_file or png_file):
+        raise click.UsageError("a page or a picture shows one run; --markdown takes several")
+    if markdown_file is not None:
+        markdown_file.write_text(markdown(runs))
     if html_file is not None:
-        html_file.write_text(page(results))
-    if png_file is not None and results.entries:
+        html_file.write_text(page(runs[0]))
+    if png_file is not None and runs[0].entries:
         try:
-            write_png(results, png_file)
+            write_png(runs[0], png_file)
         except UnavailableError as missing:
             raise UnusableError(str(missing)) from missing
+    for results in runs:
+        _print_summary(results)
 
 
-def _run(chosen: list[tuple[str, Product]], settings: Settings) -> tuple[Results, bool]:
+def _run(chosen: list[tuple[str, Product]], settings: Settings, commit: str | None) -> tuple[Results, bool]:
     """What was measured, and whether someone ended it before all was."""
     entries: list[Entry] = []
     unfinished: list[str] = []
     interrupted = False
-    environment = runner.environment(["tilesmith", *sys.argv[1:]], settings)
+    environment = runner.environment(["tilesmith", *sys.argv[1:]], settings, commit)
     out = console()
     progress = progress_bar(out)
     task = progress.add_task("Measuring", total=len(chosen))
     with timing.float32_precision(), Live(console=out, refresh_per_second=4) as live:
         try:
+            progress.update(task, description="Compiling")
+            live.update(progress)
+            runner.compile_kernels((product for _, product in chosen), settings)
             for suite, product in chosen:
                 progress.update(task, description=f"{suite}: {product.name}")
                 live.update(Group(_table(out, entries), progress))
@@ -143,7 +166,7 @@ def _table(out: Console, entries: list[Entry]) -> Table:
     table.add_column("norm: ours, theirs", justify="right")
     for each in entries:
         table.add_row(
-            f"{each.name}\n{each.shape} {each.dtype}",
+            f"{each.name}\n{each.shape} {each.dtype}" + (f"\n{each.variant}" if each.variant else ""),
             each.plan,
             _times(each),
             f"{each.tflops:.1f}",
@@ -180,6 +203,12 @@ def _print_summary(results: Results) -> None:
             mean = results.mean_ratio(suite, name)
             if mean is not None:
                 out.print(f"{suite}: geometric mean of the ratios to {name}: {mean:.3f}")
+    calls = [each for each in results.entries if each.clock == "wall" and TORCH in each.competitors]
+    if calls:
+        behind = [each.label for each in calls if each.is_behind]
+        out.print(f"slower than torch by more than 5% above 50 us or 15% below: {len(behind)} of {len(calls)} calls")
+        for label in behind:
+            out.print(f"  {label}")
     held_down = [each.name for each in results.entries if each.state is not None and each.state.throttled]
     if held_down:
         out.print(f"The clocks were held down at: {', '.join(held_down)}.", style="yellow")
@@ -187,10 +216,18 @@ def _print_summary(results: Results) -> None:
         out.print(f"Not measured: {missed}.", style="yellow")
 
 
-def _compare(old: Path, new: Path) -> None:
+def _read(path: Path) -> Results:
     try:
-        comparison = compare(Results.read(old), Results.read(new))
+        return Results.read(path)
     except (OSError, ValueError) as error:
+        raise UnusableError(str(error)) from error
+
+
+def _compare(old: Path, new: Path) -> None:
+    before, after = _read(old), _read(new)
+    try:
+        comparison = compare(before, after)
+    except ValueError as error:
         raise UnusableError(str(error)) from error
     click.echo(comparison.describe())
     if comparison.regression:

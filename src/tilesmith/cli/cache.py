@@ -6,9 +6,9 @@ from datetime import datetime
 import click
 from rich.table import Table
 
-from tilesmith import user_files
 from tilesmith.cli import console, format_bytes, json_option, print_json
-from tilesmith.jit import cache as cubins
+from tilesmith.core import cache_dir as user_files
+from tilesmith.runtime import cache as cubins
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tilesmith
-from tilesmith import device
 from tilesmith.bench import suites, timing
 from tilesmith.bench.errors import Error, error
 from tilesmith.bench.suites import Product
 from tilesmith.cli import console, json_option, print_json
 from tilesmith.cli.demo_parts import ERRORS, ROUNDINGS, format_sizes, is_accurate, table
 from tilesmith.cli.demo_preview import Preview, preview, print_preview
-from tilesmith.errors import UnavailableError
+from tilesmith.core import device
+from tilesmith.core.errors import UnavailableError
+from tilesmith.core.problem import Problem
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

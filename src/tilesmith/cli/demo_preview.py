@@ -7,20 +7,19 @@ from typing import Final
 
 import torch
 
-from tilesmith import device
 from tilesmith.bench.errors import Error, error
 from tilesmith.bench.suites import Product
 from tilesmith.cli import console, format_bytes
 from tilesmith.cli.demo_parts import ERRORS, format_sizes, is_accurate, table
+from tilesmith.core import device
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.core.roofline import Peak
 from tilesmith.emulator.run import run
-from tilesmith.jit import compiler, source
-from tilesmith.kernels import sm90
-from tilesmith.plan import Plan
+from tilesmith.kernels import family_of
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
-from tilesmith.roofline import Peak
+from tilesmith.runtime import compiler, source
 
-_CLOCK_HZ: Final = Peak.known(device.STAND_IN).clock_hz  # the highest
 _REDUCED: Final = 256  # the largest size of the small products
 
 
@@ -88,6 +87,11 @@ def preview(products: Iterable[Product]) -> Preview:
     )
 
 
+def _clock_hz() -> float:
+    """The highest clock of the GPU that is planned for."""
+    return Peak.known(device.STAND_IN).clock_hz
+
+
 def _compile(product: Product, plan: Plan) -> Compiled:
     used = compiler.resources(source.render(plan.product.kernel), plan.device.arch)
     return Compiled(
@@ -95,11 +99,11 @@ def _compile(product: Product, plan: Plan) -> Compiled:
         sizes=(product.m, product.k, product.n),
         plan=plan.name,
         grid=plan.product.grid,
-        threads=plan.product.threads,
+        threads=plan.product.kernel.threads,
         shared_bytes=plan.product.kernel.shared_bytes,
         registers=used.registers,
         spill_bytes=used.spill_store_bytes + used.spill_load_bytes,
-        estimated_ms=plan.cycles / _CLOCK_HZ * 1e3,
+        estimated_ms=plan.cycles / _clock_hz() * 1e3,
     )
 
 
@@ -123,12 +127,9 @@ def _emulate(product: Product, full: Plan) -> Emulated:
 
 def _of_the_same_kind(full: Plan, problem: Problem) -> Plan:
     """The plan for a small problem that has the tiles of a large one's, where it can have them."""
-    gpu = full.device
-    configurations = () if sm90.rejects(problem, gpu) else sm90.configurations(full.problem, gpu)
-    for configuration in configurations:
-        if f"sm90 {configuration}" == full.name and sm90.unsuited(problem, gpu, configuration) is None:
-            return sm90.plan(problem, gpu, configuration)
-    return choose(problem, gpu)
+    with_its_tiles = family_of(full).with_configuration
+    same = None if with_its_tiles is None else with_its_tiles(full, problem)
+    return same or choose(problem, full.device)
 
 
 def print_preview(result: Preview) -> None:
@@ -145,7 +146,7 @@ def print_preview(result: Preview) -> None:
         )
     out.print(plans)
     out.print(
-        f"Sizes are M x K x N. The estimate is the planner's cost model at {_CLOCK_HZ / 1e9:.2f} GHz; "
+        f"Sizes are M x K x N. The estimate is the planner's cost model at {_clock_hz() / 1e9:.2f} GHz; "
         "it serves to compare plans and is not a measurement."
     )
 
@@ -161,7 +162,7 @@ def print_preview(result: Preview) -> None:
     out.print()
     out.print(emulated)
     out.print(
-        "The CUDA sources, compiled as C++, with threads, barriers, copy engine and tensor cores emulated to the last "
+        "The CUDA sources, compiled as C++, with threads, barriers, TMA and tensor cores emulated to the last "
         f"bit. Seconds include compilation. Errors are against float64, {ERRORS}; torch's are those of the CPU."
     )
     wrong = [each.product for each in result.emulated if not each.accurate]

@@ -3,12 +3,12 @@
 import click
 
 import tilesmith
-from tilesmith.accuracy import ACCURACIES
 from tilesmith.bench import shapes
 from tilesmith.cli import UnusableError, json_option, print_json
 from tilesmith.cli.products import DTYPES
-from tilesmith.device import KNOWN_GPUS
-from tilesmith.errors import UnavailableError
+from tilesmith.core.accuracy import ACCURACIES
+from tilesmith.core.device import KNOWN_GPUS
+from tilesmith.core.errors import UnavailableError
 
 
 @click.command()

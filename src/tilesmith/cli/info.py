@@ -10,10 +10,11 @@ import torch
 from rich.table import Table
 
 import tilesmith
-from tilesmith import device, user_files
 from tilesmith.cli import console, format_bytes, json_option, print_json
-from tilesmith.errors import UnavailableError
-from tilesmith.jit import cache, compiler, driver
+from tilesmith.core import cache_dir as user_files
+from tilesmith.core import device
+from tilesmith.core.errors import UnavailableError
+from tilesmith.runtime import cache, compiler, driver
 
 
 @dataclass(frozen=True, slots=True)

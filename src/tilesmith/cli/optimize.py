@@ -8,21 +8,21 @@ from typing import Final
 import click
 import torch
 
-from tilesmith import device as devices
-from tilesmith.accuracy import Accuracy
 from tilesmith.cli import UnusableError, console, format_bytes, json_option, print_json, progress_line
-from tilesmith.device import Device
-from tilesmith.errors import UnavailableError
-from tilesmith.jit import compiler
+from tilesmith.core import device as devices
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import Device
+from tilesmith.core.errors import UnavailableError
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.verdict import Verdict
 from tilesmith.kernelbench.cuda_text import device_texts
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.recognize import recognize
 from tilesmith.kernelbench.write import note_of, plan_of, written
+from tilesmith.runtime import compiler
 
 # By architecture, the GPU that is planned for where none is here, or another is.
-_GPUS: Final = {gpu.arch: gpu for gpu in reversed(devices.KNOWN_GPUS.values())}
+_GPUS: Final = {gpu.arch: gpu for gpu in reversed(list(devices.KNOWN_GPUS.values()))}
 _DEFAULT: Final = "sm_90a"
 
 

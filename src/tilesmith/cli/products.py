@@ -8,11 +8,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tilesmith.accuracy import ACCURACIES
 from tilesmith.bench import suites
 from tilesmith.bench.shapes import SYNTAX, parse
 from tilesmith.bench.suites import Product
-from tilesmith.problem import OUT_DTYPES
+from tilesmith.core.accuracy import ACCURACIES
+from tilesmith.core.problem import OUT_DTYPES
 
 DTYPES: Final = [str(dtype).removeprefix("torch.") for dtype in OUT_DTYPES]
 _GIVEN: Final = "shapes"  # the suite of what the command line names
@@ -38,7 +38,8 @@ def products(names: Iterable[str], shapes: Iterable[str], dtype: str | None) -> 
     """What these options name, each with its suite."""
     for name in names:
         for product in suites.load(name):
-            yield name, replace(product, dtype=dtype or product.dtype)
+            suite = f"{name}: {product.origin}" if product.origin else name
+            yield suite, replace(product, dtype=dtype or product.dtype)
     for shape in shapes:
         try:
             product = parse(shape)

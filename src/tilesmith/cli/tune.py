@@ -10,16 +10,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tilesmith import accuracy as accuracies
-from tilesmith import device as devices
-from tilesmith.accuracy import Accuracy
 from tilesmith.bench.recording import record
 from tilesmith.bench.tuning import Tuned, mean_regret
 from tilesmith.bench.tuning import tune as tune_problem
 from tilesmith.cli import INTERRUPTED, UnusableError, console
 from tilesmith.cli.products import product_options, products, progress_bar
+from tilesmith.core import accuracy as accuracies
+from tilesmith.core import device as devices
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.problem import Problem
 from tilesmith.planner import tuned as kept
-from tilesmith.problem import Problem
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
@@ -84,9 +84,11 @@ def _problems(
 ) -> list[_Named]:
     if not (names or shapes or trace):
         raise click.UsageError("name what to tune: --suite, --shape or --trace")
-    resolved = accuracies.resolve(accuracy)
     found = [
-        _Named(product.name, Problem.of(*product.operands("meta"), accuracy=resolved))
+        _Named(
+            product.name,
+            Problem.of(*product.operands("meta"), accuracy=accuracies.resolve(accuracy or product.accuracy)),
+        )
         for _, product in products(names, shapes, dtype)
     ]
     if trace is not None:

@@ -3,27 +3,25 @@
 
 namespace tilesmith {
 
-constexpr int most_batch_dimensions = 3;
-
 struct BatchIndex {
-  int at[most_batch_dimensions];
+  int at[max_batch_dims];
 
   // The index of the matrix with this number, in a batch of these sizes.
-  template <int batch_rank>
-  static __device__ __forceinline__ BatchIndex of(int number, const BatchIndex& sizes) {
+  template <int batch_dims>
+  static __device__ __forceinline__ BatchIndex of(int number, const int (&sizes)[max_batch_dims]) {
     BatchIndex index = {};
 #pragma unroll
-    for (int d = 0; d < batch_rank; ++d) {
-      index.at[d] = number % sizes.at[d];
-      number /= sizes.at[d];
+    for (int d = 0; d < batch_dims; ++d) {
+      index.at[d] = number % sizes[d];
+      number /= sizes[d];
     }
     return index;
   }
 
-  __device__ __forceinline__ BatchIndex operator*(const BatchIndex& other) const {
+  __device__ __forceinline__ BatchIndex operator*(const int (&factors)[max_batch_dims]) const {
     BatchIndex product;
 #pragma unroll
-    for (int d = 0; d < most_batch_dimensions; ++d) product.at[d] = at[d] * other.at[d];
+    for (int d = 0; d < max_batch_dims; ++d) product.at[d] = at[d] * factors[d];
     return product;
   }
 };

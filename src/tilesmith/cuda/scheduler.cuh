@@ -9,55 +9,42 @@ struct TileCoordinate {
 };
 
 // Blocks that run at the same time should share rows of A and columns of B in L2. So tiles
-// are numbered down bands of `band` tile rows, column by column:
+// are numbered down groups of tile rows, column by column:
 //
-//      0  4  8 ..        band = 4
+//      0  4  8 ..        raster_group = 4
 //      1  5  9 ..
 //      2  6 10 ..
 //      3  7 11 ..
-//     (next band)
-__device__ __forceinline__ TileCoordinate banded_tile(int tile, int tiles_m, int tiles_n, int band) {
-  const int tiles_per_band = band * tiles_n;
-  const int which = tile / tiles_per_band;
-  const int within = tile - which * tiles_per_band;
-  const int rows = min(band, tiles_m - which * band);
+//     (next group)
+__device__ __forceinline__ TileCoordinate grouped_tile(int tile, int tiles_m, int tiles_n, int raster_group) {
+  const int tiles_per_group = raster_group * tiles_n;
+  const int which = tile / tiles_per_group;
+  const int within = tile - which * tiles_per_group;
+  const int rows = min(raster_group, tiles_m - which * raster_group);
   const int n = within / rows;
-  return {which * band + within - n * rows, n};
+  return {which * raster_group + within - n * rows, n};
 }
 
-// The work of a persistent grid: every tile of every matrix, K possibly cut into splits. Tiles
-// that run together belong to one matrix and one split as long as there are any.
-struct Schedule {
-  int tiles_m;  // in tiles of a whole cluster
-  int tiles_n;
-  int splits;
-  int batches;
-  int k_steps;        // of a split
-  int longer_splits;  // the first ones, which have one step more
-  int band;
-  int panel;  // columns of tiles that are done before the next ones, where blocks keep to theirs: see Walk
-
-  struct Work {
-    TileCoordinate tile;
-    int split;
-    int batch;
-    int first_k;  // in tiles along K
-    int k_steps;
-  };
-
-  __device__ __forceinline__ int size() const { return tiles_m * tiles_n * splits * batches; }
-
-  // `several`: there is more than one matrix or split. Divisions take their time at the start of a small product.
-  template <bool several>
-  __device__ __forceinline__ Work at(int index) const {
-    const int tiles = tiles_m * tiles_n;
-    const int matrix = several ? index / tiles : 0;
-    const int batch = several ? matrix / splits : 0;
-    const int split = matrix - batch * splits;
-    return {banded_tile(index - matrix * tiles, tiles_m, tiles_n, band), split, batch,
-            split * k_steps + min(split, longer_splits), k_steps + (split < longer_splits)};
-  }
+// One tile of a persistent grid's work: of a matrix, and of a part of K.
+struct Work {
+  TileCoordinate tile;
+  int k_part;
+  int batch;
+  int first_k;  // in tiles along K
+  int k_steps;
 };
+
+// The tile of a schedule with this index. `several`: there is more than one matrix or split. Divisions take their time
+// at the start of a small product.
+template <bool several, typename Schedule>
+__device__ __forceinline__ Work work_at(const Schedule& s, int index) {
+  const int tiles = s.tiles_m * s.tiles_n;
+  const int matrix = several ? index / tiles : 0;
+  const int batch = several ? matrix / s.split_k : 0;
+  const int k_part = matrix - batch * s.split_k;
+  return {grouped_tile(index - matrix * tiles, s.tiles_m, s.tiles_n, s.raster_group), k_part, batch,
+          k_part * s.k_steps + min(k_part, s.longer_parts), s.k_steps + (k_part < s.longer_parts)};
+}
 
 // A block's share of a schedule: every so many tiles of a cluster, and of those the one in its place. The blocks of a
 // cluster lie one below the other.
@@ -73,8 +60,8 @@ struct ClusterShare {
 };
 
 // A block's tiles, one after the other. `keeps_columns`: there is one matrix, and its tiles go row by row through one
-// panel after the other. The grid has whole rows of a panel, so a block stays in its column of each panel.
-template <typename Share, bool several, bool keeps_columns>
+// column group after the other. The grid has whole rows of a group, so a block stays in its column of each.
+template <typename Schedule, typename Share, bool several, bool keeps_columns>
 class Walk {
   const Schedule& schedule_;
   const int step_;
@@ -86,25 +73,27 @@ class Walk {
   __device__ __forceinline__ Walk(const Schedule& schedule, const Share& share)
       : schedule_(schedule), step_(share.step()), index_(share.first()) {
     if constexpr (keeps_columns) {
-      rows_ = step_ / schedule.panel;
-      tile_.m = index_ / schedule.panel;
-      tile_.n = index_ - tile_.m * schedule.panel;
+      rows_ = step_ / schedule.column_group;
+      tile_.m = index_ / schedule.column_group;
+      tile_.n = index_ - tile_.m * schedule.column_group;
     }
   }
 
-  __device__ __forceinline__ bool more() const { return index_ < schedule_.size(); }
+  __device__ __forceinline__ bool more() const {
+    return index_ < schedule_.tiles_m * schedule_.tiles_n * schedule_.split_k * schedule_.batches;
+  }
 
-  __device__ __forceinline__ Schedule::Work work() const {
+  __device__ __forceinline__ Work work() const {
     if constexpr (keeps_columns)
       return {tile_, 0, 0, 0, schedule_.k_steps};
-    return schedule_.at<several>(index_);
+    return work_at<several>(schedule_, index_);
   }
 
   __device__ __forceinline__ void advance() {
     index_ += step_;
     if constexpr (keeps_columns) {
       tile_.m += rows_;
-      for (; tile_.m >= schedule_.tiles_m; tile_.m -= schedule_.tiles_m) tile_.n += schedule_.panel;
+      for (; tile_.m >= schedule_.tiles_m; tile_.m -= schedule_.tiles_m) tile_.n += schedule_.column_group;
     }
   }
 };

@@ -15,15 +15,15 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from tilesmith.errors import CompilationError, UnavailableError
-from tilesmith.jit import cache as disk
-from tilesmith.jit import source
-from tilesmith.plan import Kernel
+from tilesmith.core.errors import CompilationError, UnavailableError
+from tilesmith.core.plan import Kernel
+from tilesmith.runtime import cache as disk
+from tilesmith.runtime import source
 
 _MACHINES: Final = ("x86_64", "aarch64")
 _COMPILERS: Final = ("g++", "clang++", "c++")
 # Nothing is contracted to a multiply-add but what the kernels write as one. NVRTC contracts more; of what our kernels
-# compute, that can change only the comparison in census.cuh, by a rounding.
+# compute, that can change only the comparison in range_check.cuh, by a rounding.
 _COMMON: Final = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing")
 _MACHINE: Final = ("-O2",)
 # The hooks of the thread sanitizer see every load and store: the machine has its own. What would merge or reorder
@@ -43,7 +43,7 @@ _KERNEL_BY_CLANG: Final = ("-mllvm", "-tsan-instrument-read-before-write=1")
 _HOOKED: Final = ("memcpy", "memmove", "memset")
 _LINK: Final = ("-shared", "-Wl,--build-id=none", "-Wl,-z,now")
 
-Replacements = tuple[tuple[str, str], ...]  # files of the package's cuda folder with another content
+Replacements = tuple[tuple[str, str], ...]  # CUDA files of the package, with another content
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Compiler:
 
 
 def library(kernel: Kernel, arch: str, replaced: Mapping[str, str] | None = None) -> bytes:
-    """The shared library of a kernel, from the cache or compiled. `replaced` has files of the cuda folder that are to
-    be taken instead of the package's."""
+    """The shared library of a kernel, from the cache or compiled. `replaced` has CUDA files that are to be
+    taken instead of the package's."""
     unit = _unit(kernel, arch)
     files = _files(tuple(sorted((replaced or {}).items())))
     return disk.kept(
@@ -78,7 +78,7 @@ alignas(1024) thread_local unsigned char shared_bytes[{max(kernel.shared_bytes, 
 }}
 {source.render(kernel, emulated=True)}
 extern "C" __attribute__((no_sanitize("thread"))) void tilesmith_kernel(const void* parameters) {{
-  tilesmith::{kernel.entry}(*static_cast<const tilesmith::Parameters*>(parameters));
+  tilesmith::{kernel.entry}(*static_cast<const plan::Parameters*>(parameters));
 }}
 extern "C" __attribute__((no_sanitize("thread"))) unsigned char* tilesmith_shared_bytes() {{
   return tilesmith::shared_bytes;
@@ -138,7 +138,7 @@ def _machine() -> bytes:
 
 
 def _compile(folder: Path, file: str, *options: str) -> None:
-    names = ("-Iemulator", "-Icuda", f"-ffile-prefix-map={folder}/=")
+    names = ("-Iemulator", "-Icuda", "-I.", f"-ffile-prefix-map={folder}/=")
     _run(
         folder,
         compiler().path,
@@ -168,13 +168,14 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 @cache
 def _files(replaced: Replacements) -> dict[str, str]:
-    """What a kernel may include: the package's cuda folder, with the emulator's ptx folder in place of its own."""
+    """What a kernel may include: the package's CUDA files, with the emulator's ptx folder in place of theirs."""
     headers = {name: text for name, text in source.headers().items() if not name.startswith("ptx/")}
     unknown = [name for name, _ in replaced if name not in headers]
     if unknown:
-        raise ValueError(f"the emulator compiles no file {unknown[0]!r} of the cuda folder")
-    cuda = {f"cuda/{name}": text for name, text in {**headers, **dict(replaced)}.items()}
-    return {**cuda, **_machine_files()}
+        raise ValueError(f"the emulator compiles no file {unknown[0]!r}")
+    own = {**headers, **dict(replaced)}
+    placed = {name if name.startswith("kernels/") else f"cuda/{name}": text for name, text in own.items()}
+    return {**placed, **_machine_files()}
 
 
 @cache

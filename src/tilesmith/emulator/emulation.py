@@ -7,34 +7,69 @@ from dataclasses import dataclass
 
 import torch
 
-from tilesmith import prepared
-from tilesmith.device import STAND_IN, Device, named
+from tilesmith.core.accuracy import Numerics
+from tilesmith.core.device import STAND_IN, Device, named
+from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.plan import Plan
 from tilesmith.emulator.run import run
-from tilesmith.epilogue import Epilogue
+from tilesmith.runtime import registry
+from tilesmith.runtime.executor import planned
+from tilesmith.runtime.registry import PackedPair
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedPlan:
+    """A plan that is called with CPU tensors like those it was made for."""
+
+    plan: Plan
+    seed: int | None
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        packed: PackedPair | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> torch.Tensor:
+        return run(self.plan, a, b, out=out, packed=packed or (None, None), epilogue=epilogue, seed=self.seed)
+
+    def add_bias(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return self(a, b, epilogue=Epilogue(bias=bias))
+
+    def add_residual(self, a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self(a, b, epilogue=Epilogue(residual=residual))
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """A GPU by name, and the order in which its threads run."""
+    """An executor of CPU tensors: a GPU by name, and the order in which its threads run."""
 
     device: Device
     seed: int | None
+
+    def gpu_of(self, tensor: torch.Tensor) -> Device:
+        return self.device
+
+    def compiled(self, plan: Plan, device_index: int) -> EmulatedPlan:
+        return EmulatedPlan(plan, self.seed)
 
     def multiply(
         self,
         a: torch.Tensor,
         b: torch.Tensor,
-        accuracy: str | None = None,
+        numerics: Numerics,
         out_dtype: torch.dtype | None = None,
         out: torch.Tensor | None = None,
+        packed: PackedPair | None = None,
         epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
         """The product of two CPU tensors, planned for the GPU."""
         a, b = a.resolve_neg(), b.resolve_neg()
-        plan = prepared.planned(a, b, self.device, accuracy, out_dtype, out, epilogue=epilogue)
+        plan = planned(a, b, self.device, numerics, out_dtype, out, packed, epilogue)
         if plan is None:
-            return self.multiply(a.float(), b.float(), accuracy, out_dtype, out, epilogue)
-        return run(plan, a, b, out=out, epilogue=epilogue, seed=self.seed)
+            return self.multiply(a.float(), b.float(), numerics, out_dtype, out, packed, epilogue)
+        return EmulatedPlan(plan, self.seed)(a, b, out, packed, epilogue)
 
 
 _active: ContextVar[Emulation | None] = ContextVar("tilesmith_emulation", default=None)
@@ -43,6 +78,9 @@ _active: ContextVar[Emulation | None] = ContextVar("tilesmith_emulation", defaul
 def active() -> Emulation | None:
     """What `emulate` has set for this thread."""
     return _active.get()
+
+
+registry.register("cpu", active)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Launches of emulated kernels: a stage of a plan on memory of this process."""
+"""Launches of emulated kernels, on memory of this process."""
 
 import ctypes
 import re
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from tilesmith.core.errors import EmulationError
+from tilesmith.core.params import Buffer
+from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.emulator import build, tensor_map
 from tilesmith.emulator.lines import Lines
-from tilesmith.errors import EmulationError
-from tilesmith.plan import Buffer, Kernel, Stage
 
 _ERROR_BYTES: Final = 64 * 1024
 
@@ -66,28 +67,29 @@ class Function:
             file.flush()
             self._launch: Any = ctypes.CDLL(file.name).tilesmith_launch
 
-    def __call__(self, stage: Stage, buffers: Mapping[Buffer, Memory], seed: int | None) -> None:
-        """Runs a stage. With a seed its threads run in an order of their own, and asynchronous work at any time."""
-        parameters = _aligned(_arguments(stage, buffers))
+    def __call__(self, launch: KernelLaunch, buffers: Mapping[Buffer, Memory], seed: int | None) -> None:
+        """Runs a launch. With a seed its threads run in an order of their own, and asynchronous work at any time."""
+        arguments = _arguments(launch, buffers)
+        parameters = _aligned(arguments)
         memory = (_Buffer * len(buffers))(*(_Buffer(name.encode(), m.begin, m.bytes) for name, m in buffers.items()))
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        launch = _Launch(
+        launched = _Launch(
             parameters=ctypes.addressof(parameters),
-            parameter_bytes=len(stage.arguments),
+            parameter_bytes=len(arguments),
             buffers=memory,
             buffer_count=len(buffers),
-            grid=stage.grid,
-            threads=stage.threads,
-            cluster=stage.cluster,
-            awaits_predecessor=stage.awaits_predecessor,
-            has_products=stage.kernel.wgmma is not None,
+            grid=launch.grid,
+            threads=launch.kernel.threads,
+            cluster=launch.cluster,
+            awaits_predecessor=launch.awaits_predecessor,
+            has_products=launch.kernel.wgmma is not None,
             is_random=seed is not None,
             seed=seed or 0,
             error=ctypes.cast(error, ctypes.c_char_p),
             error_bytes=_ERROR_BYTES,
         )
         with _gpu:
-            failed = self._launch(ctypes.byref(launch))
+            failed = self._launch(ctypes.byref(launched))
         if failed:
             message = re.sub(r"@\{([0-9a-f]+)\}", lambda found: self._lines.at(int(found[1], 16)), error.value.decode())
             raise EmulationError(f"{self._kernel.entry}: {message}")
@@ -99,14 +101,14 @@ def function(kernel: Kernel, arch: str) -> Function:
     return Function(kernel, arch)
 
 
-def _arguments(stage: Stage, buffers: Mapping[Buffer, Memory]) -> bytes:
-    arguments = bytearray(stage.arguments)
-    for address in stage.addresses:
+def _arguments(launch: KernelLaunch, buffers: Mapping[Buffer, Memory]) -> bytes:
+    arguments = bytearray(launch.parameters.packed())
+    for position, address in launch.parameters.addresses():
         base = buffers[address.buffer].address if address.buffer in buffers else 0
-        struct.pack_into("<q", arguments, address.position, base + address.offset)
-    for each in stage.tensor_maps:
+        struct.pack_into("<q", arguments, position, base + address.offset)
+    for position, each in launch.parameters.tensor_maps():
         encoded = tensor_map.encode(each, buffers[each.buffer].address)
-        arguments[each.position : each.position + len(encoded)] = encoded
+        arguments[position : position + len(encoded)] = encoded
     return bytes(arguments)
 
 

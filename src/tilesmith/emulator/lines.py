@@ -12,8 +12,8 @@ class Lines:
         self._library = library
 
     def at(self, address: int) -> str:
-        """For example "at cuda/kernels/simt.cu:130", from the kernel's own files."""
-        places = [place for place in self._inlined(address) if place.startswith("cuda/")]
+        """For example "at kernels/simt/simt.cu:130", from the kernel's own files."""
+        places = [place for place in self._inlined(address) if place.startswith(("cuda/", "kernels/"))]
         return f"at {', called from '.join(places)}" if places else "at a line that is not known"
 
     def _inlined(self, address: int) -> list[str]:
@@ -31,6 +31,6 @@ class Lines:
         places = []
         for line in done.stdout.splitlines():
             name, _, number = line.partition(" ")[0].rpartition(":")
-            cut = max(name.rfind("cuda/"), name.rfind("emulator/"))
+            cut = max(name.rfind(folder) for folder in ("cuda/", "kernels/", "emulator/"))
             places.append(f"{name[cut if cut >= 0 else 0 :]}:{number}")
         return places

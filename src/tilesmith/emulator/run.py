@@ -1,14 +1,16 @@
-"""A plan on CPU tensors."""
+"""Runs a plan on CPU tensors."""
 
 from collections.abc import Mapping
 
 import torch
 
+from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.params import Buffer
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import contiguous_strides
 from tilesmith.emulator import launch
-from tilesmith.epilogue import Epilogue
-from tilesmith.plan import Buffer, Plan
-from tilesmith.prepared import eight_bytes
-from tilesmith.problem import contiguous_strides
+from tilesmith.runtime.executor import eight_bytes
+from tilesmith.runtime.registry import PackedPair
 
 _POISON = 0xFF  # of memory that nobody has written: NaNs
 _WORKSPACE_ALIGNMENT = 512  # what torch's allocator gives on a GPU
@@ -20,7 +22,7 @@ def run(
     b: torch.Tensor,
     *,
     out: torch.Tensor | None = None,
-    packed: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+    packed: PackedPair = (None, None),
     epilogue: Epilogue | None = None,
     seed: int | None = None,
     replaced: Mapping[str, str] | None = None,
@@ -29,7 +31,7 @@ def run(
 
     Args:
         seed: an order in which threads run, and asynchronous work arrives; None is the fastest one.
-        replaced: files of the cuda folder with another content than the package's.
+        replaced: CUDA files with another content than the package's.
     """
     problem = plan.problem
     if out is None:
@@ -51,17 +53,17 @@ def run(
             buffers["bias"] = _memory(epilogue.bias)
         if epilogue.residual is not None:
             buffers["residual"] = _memory(epilogue.residual)
-    for stage in plan.stages:
+    for each in plan.launches:
         if replaced:
-            function = launch.Function(stage.kernel, plan.device.arch, replaced)
+            function = launch.Function(each.kernel, plan.device.arch, replaced)
         else:
-            function = launch.function(stage.kernel, plan.device.arch)
-        function(stage, buffers, seed)
+            function = launch.function(each.kernel, plan.device.arch)
+        function(each, buffers, seed)
     return out
 
 
 def _memory(tensor: torch.Tensor) -> launch.Memory:
-    """From a tensor's first byte to its last."""
+    """The memory from a tensor's first byte to its last."""
     address = tensor.data_ptr()
     if tensor.numel() == 0:
         return launch.Memory(address, address, 0)

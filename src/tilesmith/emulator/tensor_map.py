@@ -1,11 +1,11 @@
-"""Tensor maps as the emulator's copy engine reads them: cxx/tensor_map.h has the same struct."""
+"""Tensor maps as the emulator's TMA reads them: cxx/tensor_map.h has the same struct."""
 
 import struct
 from typing import Final
 
-from tilesmith.plan import TensorMap
+from tilesmith.core.params import TensorMap
 
-_MOST_DIMENSIONS: Final = 5
+_MAX_DIMENSIONS: Final = 5
 _MARK: Final = 0x70616D54
 # Address; sizes; strides; box; element bytes, rank, line bytes, mark.
 _STRUCT: Final = struct.Struct("<Q5Q4Q5I4I12x")
@@ -15,9 +15,9 @@ def encode(tensor_map: TensorMap, address: int) -> bytes:
     """The map of a tensor whose buffer is at `address`. What is wrong with it is found when it is used."""
     return _STRUCT.pack(
         address + tensor_map.offset,
-        *_filled(tensor_map.sizes, _MOST_DIMENSIONS),
-        *_filled(tensor_map.strides, _MOST_DIMENSIONS - 1),
-        *_filled(tensor_map.box, _MOST_DIMENSIONS),
+        *_filled(tensor_map.sizes, _MAX_DIMENSIONS),
+        *_filled(tensor_map.strides, _MAX_DIMENSIONS - 1),
+        *_filled(tensor_map.box, _MAX_DIMENSIONS),
         tensor_map.dtype.itemsize,
         len(tensor_map.sizes),
         tensor_map.line_bytes,

@@ -5,44 +5,37 @@ elementwise   what may stand beside a product
 planned       the product of one plan, on the GPU that it was made for
 """
 
-import itertools
 from collections.abc import Iterable
 from importlib import resources
+from textwrap import wrap
 from typing import Final
 
 import torch
 
-from tilesmith.device import Device
-from tilesmith.jit.driver import BUFFERS
+from tilesmith.core.device import Device
+from tilesmith.core.params import BUFFERS, TensorMap
+from tilesmith.core.plan import Kernel, KernelLaunch, Plan
 from tilesmith.kernelbench.flatten import flattened, function, without_comments
-from tilesmith.kernels import simt
-from tilesmith.plan import Kernel, Plan, Stage, TensorMap
-from tilesmith.problem import Problem
+from tilesmith.kernels import FAMILIES
 
 _MAP_TYPES: Final = {torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT32"}
 _SWIZZLES: Final = {16: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+_WIDTH: Final = 118  # of lines
 _OLDEST: Final = "sm_75"  # architecture that is supported
-_WIDEST_ROW: Final = 110  # characters of a row of bytes
 
 
 def general_text(device: Device) -> str:
     """Defines `multiply_any`."""
-    return flattened(general_kernels(device), "general") + _template("general.cu")
+    kernels = general_kernels(device)
+    launches = _template("general.cu")
+    for i, kernel in enumerate(kernels):
+        launches = launches.replace(f"KERNEL_{i}", function(i, kernel))
+    return flattened(kernels, "general") + launches
 
 
 def general_kernels(device: Device) -> list[Kernel]:
-    """One for each pair of directions in which operands may be read: along K or across it, A's first. All of them read
-    single elements of a batch, with 64-bit strides, and can add to what the output has."""
-    tile = next(tile for tile in simt.TILES[torch.float32.itemsize] if tile.wide_index)
-    kernels = []
-    for a_along_k, b_along_k in itertools.product((True, False), repeat=2):
-        far = 2**31  # a stride that needs 64 bits
-        a = torch.empty_strided((2, 3, 3), (far, far, 1) if a_along_k else (far, 1, far), device="meta")
-        b = torch.empty_strided((2, 3, 3), (far, 1, far) if b_along_k else (far, far, 1), device="meta")
-        out = torch.empty_strided((2, 3, 3), (9, 3, 1), device="meta")
-        plan = simt.plan(Problem.of(a, b, out=out, accuracy="ieee"), device, tile, may_add=True)
-        kernels.append(plan.stages[0].kernel)
-    return kernels
+    """One for each pair of directions in which operands may be read: along K or across it, A's first."""
+    return next(family.general_kernels(device) for family in FAMILIES if family.general_kernels is not None)
 
 
 def elementwise_text() -> str:
@@ -52,19 +45,19 @@ def elementwise_text() -> str:
 
 def planned_text(plan: Plan) -> str:
     """Defines `multiply_planned`."""
-    kernels = [stage.kernel for stage in plan.stages]
-    tables = "".join(_table(i, stage) for i, stage in enumerate(plan.stages))
-    stages = "".join(f"    {_stage(i, stage)},\n" for i, stage in enumerate(plan.stages))
+    kernels = [launch.kernel for launch in plan.launches]
+    tables = "".join(_table(i, launch) for i, launch in enumerate(plan.launches))
+    launches = "".join(f"    {_launch(i, launch)},\n" for i, launch in enumerate(plan.launches))
     # Some versions of torch ask for a plain sm_90 too, which has none of these instructions.
     return f"""#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 {flattened(kernels, "planned")}{_template("planned.cu")}namespace planned {{
-{tables}static const Stage stages[] = {{
-{stages}}};
+{tables}static const Launch launches[] = {{
+{launches}}};
 }}
 const char* multiply_planned(const void* a, const void* b, void* out, void* workspace, void* stream) {{
   char* const buffers[] = {{(char*)a, (char*)b, (char*)out, (char*)workspace}};
-  for (const planned::Stage& stage : planned::stages)
-    if (const char* error = planned::launch(stage, buffers, static_cast<cudaStream_t>(stream)))
+  for (const planned::Launch& each : planned::launches)
+    if (const char* error = planned::launch(each, buffers, static_cast<cudaStream_t>(stream)))
       return error;
   return nullptr;
 }}
@@ -77,7 +70,7 @@ def device_texts(plan: Plan | None, device: Device) -> list[tuple[str, str]]:
     general = flattened(general_kernels(device), "general")
     texts = [(arch, general) for arch in dict.fromkeys((_OLDEST, device.arch))]
     if plan is not None:
-        texts.append((plan.device.arch, flattened([stage.kernel for stage in plan.stages], "planned")))
+        texts.append((plan.device.arch, flattened([launch.kernel for launch in plan.launches], "planned")))
     return texts
 
 
@@ -85,34 +78,39 @@ def _template(name: str) -> str:
     return without_comments((resources.files("tilesmith.kernelbench") / "templates" / name).read_text())
 
 
-def _table(index: int, stage: Stage) -> str:
-    """The arrays that a stage points to."""
-    text = f"alignas(64) static const unsigned char arguments_{index}[] = {{\n{_rows(stage.arguments)}}};\n"
-    if stage.addresses:
-        each = ", ".join(f"{{{x.position}, {BUFFERS.index(x.buffer)}, {x.offset}}}" for x in stage.addresses)
-        text += f"static const Address addresses_{index}[] = {{{each}}};\n"
-    if stage.tensor_maps:
-        maps = "".join(f"    {_map(x)},\n" for x in stage.tensor_maps)
-        text += f"static const Map maps_{index}[] = {{\n{maps}}};\n"
+def _table(index: int, launch: KernelLaunch) -> str:
+    """The parameters of a launch, and where in them addresses and tensor maps go."""
+    addresses = [f"{{{at}, {BUFFERS.index(x.buffer)}, {x.offset}}}" for at, x in launch.parameters.addresses()]
+    maps = [f"    {_map(at, x)},\n" for at, x in launch.parameters.tensor_maps()]
+    text = f"static const kernel_{index}::plan::Parameters parameters_{index} =\n"
+    text += "".join(
+        f"{line}\n" for line in wrap(f"{launch.parameters.initializer()};", _WIDTH, subsequent_indent="    ")
+    )
+    if addresses:
+        text += f"static const Address addresses_{index}[] = {{{', '.join(addresses)}}};\n"
+    if maps:
+        text += f"static const Map maps_{index}[] = {{\n{''.join(maps)}}};\n"
     return text
 
 
-def _stage(index: int, stage: Stage) -> str:
+def _launch(index: int, launch: KernelLaunch) -> str:
+    kernel, parameters = launch.kernel, launch.parameters
+    address_count, map_count = len(list(parameters.addresses())), len(list(parameters.tensor_maps()))
     fields = [
-        f"(const void*){function(index, stage.kernel)}",
-        _braced(stage.grid),
-        *(stage.threads, stage.kernel.shared_bytes, stage.cluster),
-        str(stage.awaits_predecessor).lower(),
-        *(f"arguments_{index}", len(stage.arguments)),
-        *((f"addresses_{index}" if stage.addresses else "nullptr"), len(stage.addresses)),
-        *((f"maps_{index}" if stage.tensor_maps else "nullptr"), len(stage.tensor_maps)),
+        f"(const void*){function(index, kernel)}",
+        _braced(launch.grid),
+        *(kernel.threads, kernel.shared_bytes, launch.cluster),
+        str(launch.awaits_predecessor).lower(),
+        *(f"&parameters_{index}", f"sizeof(parameters_{index})"),
+        *((f"addresses_{index}" if address_count else "nullptr"), address_count),
+        *((f"maps_{index}" if map_count else "nullptr"), map_count),
     ]
     return _braced(fields)
 
 
-def _map(x: TensorMap) -> str:
+def _map(position: int, x: TensorMap) -> str:
     fields = [
-        *(x.position, BUFFERS.index(x.buffer), x.offset),
+        *(position, BUFFERS.index(x.buffer), x.offset),
         *(f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[x.dtype]}", len(x.sizes)),
         *(_braced(x.sizes), _braced(x.strides), _braced(x.box)),
         f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[x.line_bytes]}",
@@ -122,14 +120,3 @@ def _map(x: TensorMap) -> str:
 
 def _braced(values: Iterable[object]) -> str:
     return f"{{{', '.join(map(str, values))}}}"
-
-
-def _rows(data: bytes) -> str:
-    """Bytes as rows of numbers."""
-    rows, row = [], ""
-    for byte in data:
-        if len(row) > _WIDEST_ROW:
-            rows.append(row)
-            row = ""
-        row += f"{byte},"
-    return "".join(f"{each}\n" for each in [*rows, row])

@@ -89,7 +89,7 @@ class Scalar(_Node):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class View(_Node):
-    """The same elements at other places, without arithmetic.
+    """Elements at other places, without arithmetic.
 
     All of torch's spellings become three: "permute", whose arguments are the dimensions; "reshape", which also
     adds and removes sizes of one; and "expand"; their arguments are the whole new shape.
@@ -178,7 +178,7 @@ class Triangle(_Node):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Detached(_Node):
-    """The same elements, through which no gradient flows."""
+    """Elements as they are, through which no gradient flows."""
 
     x: "Expression"
     shape: Shape = field(init=False)

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final
 
-from tilesmith.jit import source
-from tilesmith.plan import Kernel
+from tilesmith.core.plan import Kernel
+from tilesmith.runtime import source
 
 _INCLUDE: Final = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
-# What only a kernel's own translation unit has: its constants, and the product instruction that it uses.
-_OF_A_KERNEL: Final = re.compile(r"\bplan::|\bptx::wgmma\(")
+# What only a kernel's own translation unit has: its constants, its enums, and the product instruction that it uses.
+_OF_A_KERNEL: Final = re.compile(r"\bplan::|\b(Store|Scale)\b|\bptx::wgmma\(")
 # A kernel has one of the two forms of the product instruction, and text that may mention the other one.
 _BEGINNING: Final = """namespace tilesmith {
 using namespace common::tilesmith;
@@ -38,7 +38,8 @@ __device__ void wgmma(float (&sum)[n], const unsigned (&a)[4], unsigned long lon
 def flattened(kernels: Sequence[Kernel], name: str) -> str:
     """The text of all these kernels, in a namespace. The function of the i-th one is `function(i, kernel)` there."""
     common = dict.fromkeys(name for kernel in kernels for name in _files(kernel) if not _is_of_a_kernel(name))
-    parts = [f"namespace {name} {{\nnamespace common {{\nnamespace tilesmith::ptx {{}}\n", *map(_body, common), "}\n"]
+    constants = without_comments(source.library_constants())
+    parts = [f"namespace {name} {{\nnamespace common {{\n{constants}", *map(_body, common), "}\n"]
     for i, kernel in enumerate(kernels):
         own = (name for name in _files(kernel) if _is_of_a_kernel(name))
         constants = _INCLUDE.sub("", source.render(kernel))

@@ -8,14 +8,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from tilesmith.kernelbench import simplify
-from tilesmith.kernelbench.expression import (
-    Added,
-    Expression,
-    Multiplied,
-    Number,
-    Scalar,
-    Triangle,
-)
+from tilesmith.kernelbench.expression import Added, Expression, Multiplied, Number, Scalar, Triangle
 
 _aten: Final = torch.ops.aten
 

@@ -118,7 +118,7 @@ def detached(x: Expression) -> Expression:
 
 
 def attached(x: Expression) -> Expression:
-    """The same value, with a gradient wherever one could flow."""
+    """A value as it is, with a gradient wherever one could flow."""
     done: dict[Expression, Expression] = {}
     for node in nodes(x):
         match node:

@@ -27,7 +27,7 @@ from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, Refusal
 from tilesmith.kernelbench.show import show
 
 LARGEST: Final = 500  # distinct nodes of an expression
-_MOST_ARGUMENTS: Final = 1000  # of forward
+_MAX_ARGUMENTS: Final = 1000  # of forward
 
 _aten: Final = torch.ops.aten
 
@@ -63,7 +63,7 @@ class Setting:
 
 
 def with_settings(problem: ProblemFile, loaded: Loaded, found: Expression) -> Expression:
-    """The same expression, with the names of those attributes that are factors in it and nothing else: constructors may
+    """An expression, with the names of those attributes that are factors in it and nothing else: constructors may
     be given other numbers than those of get_init_inputs."""
     constants = {node.value for node in nodes(found) if isinstance(node, Scalar) and not node.name}
     constants.add(1)  # which is left out as a factor
@@ -171,7 +171,7 @@ class _Recorder(TorchDispatchMode):
     def settings(self, settings: Sequence[Setting], turn: int) -> Iterator[None]:
         """Attributes have made-up values here."""
         for i, x in enumerate(settings):
-            value = _made_up(replace(x.scalar, index=_MOST_ARGUMENTS + i), turn)
+            value = _made_up(replace(x.scalar, index=_MAX_ARGUMENTS + i), turn)
             self._numbers[value] = x.scalar
             setattr(x.module, x.attribute, _Float(value) if isinstance(value, float) else _Int(value))
         try:

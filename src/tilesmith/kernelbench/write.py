@@ -14,8 +14,10 @@ from typing import Final
 import torch
 
 from tilesmith import __version__
-from tilesmith.accuracy import Accuracy
-from tilesmith.device import Device
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import Device
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
 from tilesmith.kernelbench.constructor import constructor
 from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, planned_text
 from tilesmith.kernelbench.expression import (
@@ -37,9 +39,8 @@ from tilesmith.kernelbench.expression import (
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import Recognized
 from tilesmith.kernelbench.show import names_of_shared
-from tilesmith.plan import Plan
+from tilesmith.kernels import family_of
 from tilesmith.planner import choose
-from tilesmith.problem import Problem
 
 _INDENT: Final = " " * 4
 _WIDTH: Final = 110  # of comments
@@ -99,7 +100,7 @@ def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan 
     # Of triangles, as a rule, if a triangle of the product is all that is wanted.
     skips_zeros = any(isinstance(node, Triangle) for node in recognized.nodes)
     plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
-    return None if plan.name.startswith("simt") else plan
+    return None if family_of(plan).is_fallback else plan
 
 
 def note_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> str | None:

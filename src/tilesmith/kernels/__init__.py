@@ -2,7 +2,13 @@
 
 from typing import Final
 
-from tilesmith.kernels import dot, exact, simt, sm90, thin
+from tilesmith.core.plan import Plan
+from tilesmith.kernels import fp64, hopper, simt
 from tilesmith.kernels.family import Family
 
-FAMILIES: Final[tuple[Family, ...]] = (sm90.FAMILY, dot.FAMILY, thin.FAMILY, exact.FAMILY, simt.FAMILY)
+FAMILIES: Final[tuple[Family, ...]] = (*hopper.FAMILIES, *fp64.FAMILIES, *simt.FAMILIES)
+
+
+def family_of(plan: Plan) -> Family:
+    """The family that made a plan."""
+    return next(family for family in FAMILIES if family.name == plan.family)

@@ -1,11 +1,11 @@
-"""What the planner knows of a kernel family."""
+"""What the rest of the package knows of a kernel family."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tilesmith.device import Device
-from tilesmith.plan import Cost, Plan, Rejection
-from tilesmith.problem import Problem
+from tilesmith.core.device import Device
+from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection
+from tilesmith.core.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,40 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchWords:
+    """A launch as a person reads it."""
+
+    does: str
+    returns_at_once: str | None = None  # when it does; None if it never does
+    pipeline_stages: int | None = None  # that loads are ahead of the arithmetic; None if there is no such ring
+    terms: tuple[int, int] | None = None  # of its operands, if it multiplies 16-bit terms of float32
+    term_products: int | None = None
+    registers: tuple[int, int] | None = None  # of a thread that loads and of one that multiplies, where they differ
+
+
+@dataclass(frozen=True, slots=True)
+class SumWords:
+    """How a plan sums over K, and what error follows."""
+
+    sums: str  # of K, or of a part of it
+    error: str
+    values_decide: bool = False  # which arithmetic runs depends on all values
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
-    """A family of kernels: one legality predicate, and the plans it offers for a legal problem."""
+    """A family of kernels: what it can do, the plans it offers for that, and how it explains them."""
 
     name: str
+    serves: Callable[[Problem, Device], bool]  # operands of these types, on this GPU, at some sizes
     rejects: Callable[[Problem, Device], str | None]  # why it cannot do this problem; None if it can
     candidates: Callable[[Problem, Device], Iterable[Candidate]]
     exclusions: Callable[[Problem, Device], Iterable[Rejection]]  # configurations that are no candidates, and why
+    launch_words: Callable[[KernelLaunch, Plan], LaunchWords]
+    sum_words: Callable[[Plan], SumWords]
+    packing: Callable[[Problem, Device], Plan | None] | None = None  # the plan of `tilesmith.pack`
+    # The plan for a problem that has the configuration of a plan for another one; None if it cannot have it.
+    with_configuration: Callable[[Plan, Problem], Plan | None] | None = None
+    # Kernels that together do float32 products of any sizes and strides, for each pair of directions of the operands.
+    general_kernels: Callable[[Device], list[Kernel]] | None = None
+    is_fallback: bool = False  # for what no other family can do, on the CUDA cores

@@ -1,25 +1,16 @@
-"""Operands as the copy engine reads them: where they are, or copied to the workspace."""
+"""Operands as TMA reads them: where they are, or copied to the workspace."""
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from tilesmith.plan import Address, Buffer, Kernel, Stage, TensorMap
-from tilesmith.problem import ALIGNMENT, Matrix
+from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K, Buffer, TensorMap
+from tilesmith.core.problem import ALIGNMENT, Matrix
 
-CUDA_TYPES: Final[dict[torch.dtype, str]] = {
-    torch.float16: "tilesmith::float16",
-    torch.bfloat16: "tilesmith::bfloat16",
-    torch.float32: "float",
-}
-
-MOST_BATCH_DIMENSIONS: Final = 3  # most_batch_dimensions in batch.cuh: a tensor map has five dimensions
-TILE_K: Final = 64  # tile_k in tile.cuh
-_MOST_STRIDE_BYTES: Final = 2**40
+_MAX_STRIDE_BYTES: Final = 2**40
 WORKSPACE_ALIGNMENT: Final = 256
 _LINE_BYTES: Final = 128  # of a tile in shared memory, at most
 
@@ -35,8 +26,8 @@ class Operand:
     line_stride: int  # elements
     batch_strides: tuple[int, ...]  # elements; 0 where all matrices of the batch are one
     dtype: torch.dtype
-    planes: int = 1  # whose sum the matrix is, one behind the other along K
-    plane_depth: int = 0  # K of each of several planes
+    terms: int = 1  # whose sum the matrix is, one behind the other along K
+    term_depth: int = 0  # K of each of several terms
 
     @property
     def is_copy(self) -> bool:
@@ -45,7 +36,7 @@ class Operand:
     @property
     def depth(self) -> int:
         """The size along K."""
-        return self.planes * self.plane_depth or self.matrix.columns
+        return self.terms * self.term_depth or self.matrix.columns
 
     @property
     def length(self) -> int:
@@ -57,7 +48,7 @@ class Operand:
 
     @property
     def matrix_elements(self) -> int:
-        """Of a copy of one matrix."""
+        """The elements of a copy of one matrix."""
         return self.lines * self.line_stride
 
     @property
@@ -67,18 +58,18 @@ class Operand:
 
     @property
     def _widest(self) -> int:
-        """Elements of the widest line in shared memory."""
+        """Elements of the max_line line in shared memory."""
         return _LINE_BYTES // self.dtype.itemsize
 
-    def panel(self, extent: int) -> int:
-        """The length of a line in shared memory: OperandTile::panel in tile.cuh, and its static_assert; of float32,
-        RawTile::line in raw_tile.cuh."""
+    def atom_width(self, extent: int) -> int:
+        """The length of a line in shared memory: atom_width in tile.cuh, and its static_assert; of float32, line in
+        hopper/fp32_tile.cuh."""
         if not self.mn_major:
             return self._widest
         return next((width for width in (64, 32, 16) if width <= self._widest and extent % width == 0), 0)
 
     def tile_lines(self, extent: int) -> int:
-        """The lines of a panel of a tile."""
+        """The lines of a swizzle atom of a tile."""
         return TILE_K if self.mn_major else extent
 
     def bytes(self, batch: Sequence[int]) -> int:
@@ -86,36 +77,35 @@ class Operand:
         matrices = math.prod(n for n, s in zip(batch, self.batch_strides, strict=True) if s)
         return self.length * self.lines * matrices * self.dtype.itemsize
 
-    def tensor_map(self, position: int, extent: int, sharers: int, batch: Sequence[int]) -> TensorMap:
+    def tensor_map(self, extent: int, sharers: int, batch: Sequence[int]) -> TensorMap:
         """For tiles of `extent` rows that `sharers` blocks load together."""
         size = self.dtype.itemsize
-        panel = self.panel(extent)
+        atom_width = self.atom_width(extent)
         # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
         strides = (
             self.line_stride or round_up(self.length, ALIGNMENT // size),
             *(s or ALIGNMENT for s in self.batch_strides),
         )
         return TensorMap(
-            position=position,
             buffer=self.buffer,
             offset=self.offset,
             dtype=self.dtype,
             sizes=(self.length, self.lines, *(n if s else 1 for n, s in zip(batch, self.batch_strides, strict=True))),
             strides=tuple(stride * size for stride in strides),
-            box=(panel, self.tile_lines(extent) // sharers, *(1 for _ in batch)),
-            line_bytes=panel * size,
+            box=(atom_width, self.tile_lines(extent) // sharers, *(1 for _ in batch)),
+            line_bytes=atom_width * size,
         )
 
 
 def direct(matrix: Matrix, buffer: Buffer) -> Operand | None:
-    """The operand as it lies, if the copy engine can read it there."""
+    """The operand as it lies, if TMA can read it there."""
     return _direct(matrix, buffer, mn_major=False) or _direct(matrix, buffer, mn_major=True)
 
 
 def _direct(matrix: Matrix, buffer: Buffer, *, mn_major: bool) -> Operand | None:
     lines = matrix.transposed if mn_major else matrix
     most = max(0 if lines.rows == 1 else lines.row_stride, *matrix.batch_strides, 0)
-    if not aligned_lines(lines) or most * matrix.dtype.itemsize >= _MOST_STRIDE_BYTES:
+    if not aligned_lines(lines) or most * matrix.dtype.itemsize >= _MAX_STRIDE_BYTES:
         return None
     return Operand(matrix, mn_major, buffer, 0, lines.row_stride, matrix.batch_strides, matrix.dtype)
 
@@ -147,63 +137,17 @@ def packed_batch_strides(matrix: Matrix, batch: Sequence[int], elements: int) ->
 def moving_batch(matrix: Matrix, batch: Sequence[int]) -> list[tuple[int, int]]:
     """Size and stride of each batch dimension along which matrices differ, and ones up to what a kernel walks."""
     moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
-    return moving + [(1, 0)] * (MOST_BATCH_DIMENSIONS - len(moving))
+    return moving + [(1, 0)] * (MAX_BATCH_DIMS - len(moving))
 
 
 def aligned_lines(lines: Matrix) -> bool:
-    """Every row is contiguous, and starts at a multiple of the widest access."""
+    """Every row is contiguous, and starts at a multiple of the max_line access."""
     granule = ALIGNMENT // lines.dtype.itemsize
     strides = (*(() if lines.rows == 1 else (lines.row_stride,)), *lines.batch_strides)
     return (
         (lines.columns == 1 or lines.column_stride == 1)
         and not any(stride % granule for stride in strides)
         and lines.alignment >= ALIGNMENT
-    )
-
-
-# Of kernels/realign.cu.
-_REALIGN_THREADS: Final = 128
-_SEGMENT: Final = 256  # elements
-_AT_ONCE: Final = 2  # segments, by a warp
-
-
-def realign_stage(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> Stage:
-    """The launch that makes the copies, each from a buffer."""
-    arguments, addresses, warps = b"", [], 0
-    for copy, source in copies:
-        position = len(arguments)
-        matrix = copy.matrix
-        segments = math.ceil(copy.length / _SEGMENT)
-        moving = moving_batch(matrix, batch)
-        own_tasks = copy.lines * segments * math.prod(n for n, _ in moving)
-        line_stride, element_stride = (
-            (matrix.column_stride, matrix.row_stride) if copy.mn_major else (matrix.row_stride, matrix.column_stride)
-        )
-        addresses += [Address(position, source), Address(position + 8, "workspace", copy.offset)]
-        arguments += struct.pack(
-            "<8q7I4x",
-            *(0, 0),  # addresses
-            *(line_stride, 1 if copy.length == 1 else element_stride),
-            *(stride for _, stride in moving),
-            copy.line_stride,
-            *(copy.lines, own_tasks, copy.length, segments),
-            *(size for size, _ in moving),
-        )
-        warps += math.ceil(own_tasks / _AT_ONCE)
-    constants = {
-        "copies": len(copies),
-        "batch_rank": len(batch),
-        "threads": _REALIGN_THREADS,
-        "parameter_bytes": len(arguments),
-    }
-    blocks = math.ceil(warps / (_REALIGN_THREADS // 32))
-    return Stage(
-        kernel=Kernel("realign", "kernels/realign.cu", tuple(constants.items()), 0),
-        grid=(blocks, 1, 1),
-        threads=_REALIGN_THREADS,
-        arguments=arguments,
-        addresses=tuple(addresses),
-        awaits_predecessor=True,
     )
 
 

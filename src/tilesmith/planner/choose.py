@@ -1,48 +1,56 @@
-"""Legal candidates, their cost, the cheapest one; and a reason for each of the others."""
+"""Legal candidates, their cost, the cheapest one; and, if somebody asks, a reason for each of the others."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tilesmith.device import Device
-from tilesmith.kernels import FAMILIES, sm90
-from tilesmith.kernels.family import Candidate
-from tilesmith.plan import Plan, Rejection
+from tilesmith.core.device import Device
+from tilesmith.core.plan import Plan, Rejection
+from tilesmith.core.problem import Problem
+from tilesmith.kernels import FAMILIES
+from tilesmith.kernels.family import Candidate, Family
 from tilesmith.planner import tuned
-from tilesmith.problem import Problem
 
 
 def choose(problem: Problem, device: Device) -> Plan:
     """The plan that was measured to be the fastest here, if `tilesmith tune` did; else the one with the fewest expected
     clocks among all that are legal on this device."""
     legal = candidates(problem, device)
-    expected = min(legal, key=lambda candidate: candidate.cycles)
     preferred = tuned.preferred(problem, device)
     measured = next((candidate for candidate in legal if candidate.name == preferred), None)
-    best = measured or expected
-    rejections = list(_illegal(problem, device))
-    for candidate in legal:
-        if candidate is not best:
-            more = candidate.cycles / best.cycles
-            reason = (
-                "another was measured to be the fastest" if measured else f"expected to take {more:.2f} times as long"
-            )
-            rejections.append(Rejection(candidate.name, reason, candidate.cycles))
-    return replace(best.plan(), is_tuned=measured is not None, rejections=tuple(rejections))
+    best = measured or min(legal, key=lambda candidate: candidate.cycles)
+    return replace(best.plan(), is_tuned=measured is not None)
 
 
 def candidates(problem: Problem, device: Device) -> list[Candidate]:
     """Every plan that is legal on this device."""
-    legal = (family for family in FAMILIES if family.rejects(problem, device) is None)
+    legal = [family for family in FAMILIES if _rejects(family, problem, device) is None]
     return [candidate for family in legal for candidate in family.candidates(problem, device)]
 
 
-def _illegal(problem: Problem, device: Device) -> list[Rejection]:
-    rejections = []
+def rejections(plan: Plan) -> Iterator[Rejection]:
+    """All that was considered and not taken, each with its reason."""
+    problem, device = plan.problem, plan.device
     for family in FAMILIES:
-        if reason := family.rejects(problem, device):
-            rejections.append(Rejection(family.name, reason))
+        if reason := _rejects(family, problem, device):
+            yield Rejection(family.name, reason)
         else:
-            rejections.extend(family.exclusions(problem, device))
-    return rejections
+            yield from family.exclusions(problem, device)
+    for candidate in candidates(problem, device):
+        if candidate.name != plan.name:
+            more = f"expected to take {candidate.cycles / plan.cycles:.2f} times as long"
+            reason = "another was measured to be the fastest" if plan.is_tuned else more
+            yield Rejection(candidate.name, reason, candidate.cycles)
+
+
+def _rejects(family: Family, problem: Problem, device: Device) -> str | None:
+    if family.is_fallback and (others := _others(family, problem, device)):
+        # Not by cost: a row's result shall not depend on how many others there are, nor have more error than torch's.
+        return f"is for what no other family can do, and {others[0]} can do this"
+    return family.rejects(problem, device)
+
+
+def _others(family: Family, problem: Problem, device: Device) -> list[str]:
+    return [each.name for each in FAMILIES if each is not family and each.rejects(problem, device) is None]
 
 
 def is_possible(problem: Problem, device: Device) -> bool:
@@ -52,4 +60,5 @@ def is_possible(problem: Problem, device: Device) -> bool:
 
 def packing(problem: Problem, device: Device) -> Plan | None:
     """The plan that packs the operand of the problem that is to be; None if no family gains from it."""
-    return sm90.packing(problem, device)
+    plans = (family.packing(problem, device) for family in FAMILIES if family.packing is not None)
+    return next((plan for plan in plans if plan is not None), None)

@@ -16,10 +16,10 @@ from typing import Final
 
 import torch
 
-from tilesmith import nvml
-from tilesmith.device import Device
-from tilesmith.problem import Finish, Matrix, Problem
-from tilesmith.user_files import directory
+from tilesmith.core import nvml
+from tilesmith.core.cache_dir import directory
+from tilesmith.core.device import Device
+from tilesmith.core.problem import EpilogueSpec, Matrix, Problem
 from tilesmith.version import VERSION
 
 _FOLDER: Final = "tuned"
@@ -70,15 +70,15 @@ def key(problem: Problem) -> str:
     batch = f"{'x'.join(map(str, p.batch))} of " if p.batch else ""
     matrices = (f"{name} {_matrix(matrix)}" for name, matrix in (("a", p.a), ("b", p.b), ("out", p.out)))
     zeros = " skips zeros" if p.skips_zeros else ""
-    return f"{batch}{p.m}x{p.k}x{p.n} {p.accuracy}{zeros} {' '.join(matrices)}{_finish(p.finish)}"
+    return f"{batch}{p.m}x{p.k}x{p.n} {p.accuracy}{zeros} {' '.join(matrices)}{_epilogue(p.epilogue)}"
 
 
-def _finish(finish: Finish | None) -> str:
-    if finish is None:
+def _epilogue(epilogue: EpilogueSpec | None) -> str:
+    if epilogue is None:
         return ""
-    added = (("bias", finish.bias), ("residual", finish.residual))
+    added = (("bias", epilogue.bias), ("residual", epilogue.residual))
     matrices = (f"{name} {_matrix(matrix)}" for name, matrix in added if matrix is not None)
-    return " ".join(["", *(["scaled"] if finish.is_scaled else []), *filter(None, [finish.activation]), *matrices])
+    return " ".join(["", *(["scaled"] if epilogue.is_scaled else []), *filter(None, [epilogue.activation]), *matrices])
 
 
 def _matrix(matrix: Matrix) -> str:

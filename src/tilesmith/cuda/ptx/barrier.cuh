@@ -16,12 +16,12 @@ __device__ __forceinline__ void barrier_init(Barrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the whole cluster and to the copy engine.
+// Makes initialised barriers visible to the whole cluster and to TMA.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// One arrival, after which the phase also waits for `bytes` from the copy engine.
+// One arrival, after which the phase also waits for `bytes` from TMA.
 __device__ __forceinline__ void barrier_arrive_expect(Barrier& barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
                : "memory");

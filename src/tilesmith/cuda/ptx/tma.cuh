@@ -1,4 +1,4 @@
-// The bulk tensor copy engine (TMA): boxes of a tensor in global memory to and from shared
+// The bulk tensor TMA (TMA): boxes of a tensor in global memory to and from shared
 // memory. One instruction, one function.
 #pragma once
 
@@ -121,7 +121,7 @@ __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 }
 
-// Orders this thread's writes to shared memory before later accesses by the copy engine.
+// Orders this thread's writes to shared memory before later accesses by TMA.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace tilesmith::ptx

@@ -71,7 +71,7 @@ void copy_start(unsigned to, const void* from, int bytes, int valid);
 void copy_commit();
 void copy_wait(int groups);
 
-// The copy engine.
+// TMA.
 void tensor_load(void* to, const void* map, const int* at, int rank, const void* barrier, unsigned blocks);
 void tensor_store(const void* map, const int* at, int rank, unsigned from);
 void tensor_store_commit();

@@ -1,4 +1,4 @@
-// The permutation of 16-byte pieces in shared memory that the copy engine and the tensor cores share. It is of the
+// The permutation of 16-byte pieces in shared memory that TMA and the tensor cores share. It is of the
 // address, not of the place in a tile, so it depends on where the tile begins.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a tensor map tells the copy engine, and the boxes that it copies. emulator/tensor_map.py writes the struct.
+// What a tensor map tells TMA, and the boxes that it copies. emulator/tensor_map.py writes the struct.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ inline std::string fault_of(const TensorMap& map) {
   return {};
 }
 
-// What is wrong with the place of a box in shared memory; nothing if the copy engine takes it.
+// What is wrong with the place of a box in shared memory; nothing if TMA takes it.
 inline std::string place_fault_of(std::uint32_t shared_address) {
   if (shared_address % 128 != 0)
     return "its address in shared memory, " + std::to_string(shared_address) + ", is not a multiple of 128";

@@ -88,7 +88,7 @@ def of_kind(kind: str, given: Values, secret: int, k: int) -> Values:
 
 
 def transposed(given: Values) -> Values:
-    """The same values, each matrix stored by columns."""
+    """The values as they are, each matrix stored by columns."""
     return [_by_columns(x) if isinstance(x, Tensor) and x.dim() >= 2 else x for x in given]
 
 
@@ -97,7 +97,7 @@ def _by_columns(x: Tensor) -> Tensor:
 
 
 def padded(given: Values) -> Values:
-    """The same values in rows that have gaps between them, poisoned where the type has NaN."""
+    """The values as they are, in rows that have gaps between them, poisoned where the type has NaN."""
     return [_in_rows_with_gaps(x) if isinstance(x, Tensor) and x.dim() >= 1 else x for x in given]
 
 

@@ -93,7 +93,7 @@ class Reference:
         return {}
 
     def take_again(self, path: str) -> wire.Message:
-        """The same of a second call on them: whether it gave the same."""
+        """Whether a second call on them gave the same."""
         return {"same": _all_same(self._results, exchange.load(path)["at once"])}
 
     def compare(self) -> wire.Message:

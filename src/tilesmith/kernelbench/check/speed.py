@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tilesmith import roofline
 from tilesmith.bench import timing
+from tilesmith.core import roofline
 from tilesmith.kernelbench.check.verdict import Speed, Spread
 
 _ROUNDS: Final = 40

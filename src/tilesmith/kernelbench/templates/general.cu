@@ -70,10 +70,10 @@ const char* multiply_any(const void* a, const void* b, void* out, const long lon
   const bool a_along_k = along_k(s.a[2], s.a[1]), b_along_k = along_k(s.b[1], s.b[2]);
   cudaError_t error;
   if (a_along_k)
-    error = b_along_k ? launch_parts(kernel_0::tilesmith::simt, from_a, from_b, to, s, on)
-                      : launch_parts(kernel_1::tilesmith::simt, from_a, from_b, to, s, on);
+    error = b_along_k ? launch_parts(KERNEL_0, from_a, from_b, to, s, on)
+                      : launch_parts(KERNEL_1, from_a, from_b, to, s, on);
   else
-    error = b_along_k ? launch_parts(kernel_2::tilesmith::simt, from_a, from_b, to, s, on)
-                      : launch_parts(kernel_3::tilesmith::simt, from_a, from_b, to, s, on);
+    error = b_along_k ? launch_parts(KERNEL_2, from_a, from_b, to, s, on)
+                      : launch_parts(KERNEL_3, from_a, from_b, to, s, on);
   return error ? cudaGetErrorString(error) : nullptr;
 }

@@ -1,4 +1,4 @@
-// Launches the stages of a plan. The text before this has its kernels in namespace planned, the text after it their
+// Launches a plan. The text before this has its kernels in namespace planned, the text after it their
 // table.
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -7,12 +7,12 @@
 
 namespace planned {
 
-// Eight bytes of a launch's arguments that hold an address.
+// Eight bytes of a launch's parameters that hold an address.
 struct Address {
   int position, buffer;
   long long offset;
 };
-// 128 bytes of them that describe a tensor to the copy engine, its contiguous dimension first.
+// 128 bytes of them that describe a tensor to TMA, its contiguous dimension first.
 struct Map {
   int position, buffer;
   long long offset;
@@ -22,13 +22,13 @@ struct Map {
   cuuint32_t box[5];
   CUtensorMapSwizzle swizzle;
 };
-struct Stage {
+struct Launch {
   const void* kernel;
   unsigned grid[3];
   int threads, shared_bytes, cluster;
   bool starts_early;  // before its predecessor in the stream ends, for which it waits itself
-  const unsigned char* arguments;
-  size_t argument_bytes;
+  const void* parameters;
+  size_t parameter_bytes;
   const Address* addresses;
   int address_count;
   const Map* maps;
@@ -49,52 +49,52 @@ static auto encoder() -> decltype(&cuTensorMapEncodeTiled) {
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
 }
 
-static const char* launch(const Stage& stage, char* const* buffers, cudaStream_t stream) {
-  alignas(64) unsigned char arguments[1024];
-  if (stage.argument_bytes > sizeof(arguments))
-    return "the arguments of a kernel are too long";
-  std::memcpy(arguments, stage.arguments, stage.argument_bytes);
-  for (int i = 0; i < stage.address_count; ++i) {
-    const Address& each = stage.addresses[i];
+static const char* launch(const Launch& x, char* const* buffers, cudaStream_t stream) {
+  alignas(64) unsigned char parameters[1024];
+  if (x.parameter_bytes > sizeof(parameters))
+    return "the parameters of a kernel are too long";
+  std::memcpy(parameters, x.parameters, x.parameter_bytes);
+  for (int i = 0; i < x.address_count; ++i) {
+    const Address& each = x.addresses[i];
     char* const address = buffers[each.buffer] + each.offset;
-    std::memcpy(arguments + each.position, &address, sizeof(address));
+    std::memcpy(parameters + each.position, &address, sizeof(address));
   }
-  for (int i = 0; i < stage.map_count; ++i) {
-    const Map& each = stage.maps[i];
+  for (int i = 0; i < x.map_count; ++i) {
+    const Map& each = x.maps[i];
     const cuuint32_t every_element[5] = {1, 1, 1, 1, 1};
     if (!encoder())
       return "the CUDA driver has no cuTensorMapEncodeTiled";
-    if (encoder()(reinterpret_cast<CUtensorMap*>(arguments + each.position), each.type, each.rank,
+    if (encoder()(reinterpret_cast<CUtensorMap*>(parameters + each.position), each.type, each.rank,
                   buffers[each.buffer] + each.offset, each.sizes, each.strides, each.box, every_element,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, each.swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
       return "the CUDA driver refused a tensor map";
   }
   if (const cudaError_t error =
-          cudaFuncSetAttribute(stage.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, stage.shared_bytes))
+          cudaFuncSetAttribute(x.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, x.shared_bytes))
     return cudaGetErrorString(error);
   cudaLaunchAttribute attributes[2];
   int attribute_count = 0;
-  if (stage.cluster > 1) {
+  if (x.cluster > 1) {
     attributes[attribute_count].id = cudaLaunchAttributeClusterDimension;
-    attributes[attribute_count].val.clusterDim.x = stage.cluster;
+    attributes[attribute_count].val.clusterDim.x = x.cluster;
     attributes[attribute_count].val.clusterDim.y = attributes[attribute_count].val.clusterDim.z = 1;
     ++attribute_count;
   }
-  if (stage.starts_early) {
+  if (x.starts_early) {
     attributes[attribute_count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[attribute_count].val.programmaticStreamSerializationAllowed = 1;
     ++attribute_count;
   }
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(stage.grid[0], stage.grid[1], stage.grid[2]);
-  config.blockDim = dim3(stage.threads);
-  config.dynamicSmemBytes = stage.shared_bytes;
+  config.gridDim = dim3(x.grid[0], x.grid[1], x.grid[2]);
+  config.blockDim = dim3(x.threads);
+  config.dynamicSmemBytes = x.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = attribute_count;
-  void* pointers[] = {arguments};
-  const cudaError_t error = cudaLaunchKernelExC(&config, stage.kernel, pointers);
+  void* pointers[] = {parameters};
+  const cudaError_t error = cudaLaunchKernelExC(&config, x.kernel, pointers);
   return error ? cudaGetErrorString(error) : nullptr;
 }
 

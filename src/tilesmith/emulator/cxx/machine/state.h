@@ -100,7 +100,7 @@ struct Fiber {
   WrittenRegisters written;
   long products, product_groups;
   bool has_product_fence;
-  // Stores of the copy engine.
+  // Stores of TMA.
   long store_groups;
 
   int lane() const { return number % lanes; }
@@ -161,7 +161,7 @@ struct Block {
   int live;
 };
 
-// Work of the copy engine that is under way.
+// Work of TMA that is under way.
 struct Operation {
   Fiber* issuer;
   Site site;

@@ -1,4 +1,4 @@
-// The copy engine: boxes of tensors between global and shared memory. They are checked where they are started, and
+// TMA: boxes of tensors between global and shared memory. They are checked where they are started, and
 // arrive later; with a seed in pieces.
 #pragma once
 

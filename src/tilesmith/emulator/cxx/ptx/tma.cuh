@@ -1,4 +1,4 @@
-// The emulator's copy engine: see cuda/ptx/tma.cuh.
+// The emulator's TMA: see cuda/ptx/tma.cuh.
 #pragma once
 
 #include "ptx/barrier.cuh"

@@ -1,0 +1,156 @@
+"""Recorded runs as one page of Markdown: a section for each run, in it a table for each suite and type."""
+
+import statistics
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from tilesmith.bench.results import OURS, TORCH, Competitor, Entry, Results
+
+_MAX_ROWS: Final = 60  # of a table; of a longer one the least ratios are shown, and how many there are of each size
+_SHOWN_ROWS: Final = 20
+_WIDTH: Final = 120  # columns of text
+_EDGES: Final = (0.0, 0.87, 0.95, 1.0, 1.05, 1.5, 2.0, 4.0, float("inf"))
+
+_INTRODUCTION: Final = """\
+# Results
+
+Written by `tilesmith bench --from RUN.json ... --markdown FILE`, and not by hand. The recorded runs of this project are
+in `docs/results`. `docs/bench.md` says how times and errors are taken, and `docs/notes` what was tried and learnt.
+
+A ratio is the opponent's time divided by ours, so more is better. An error is *comp* / *norm*, against float64, or
+*norm* alone. Times are medians in us."""
+
+
+def markdown(runs: Iterable[Results]) -> str:
+    """The page, ready to be written to a file."""
+    return "\n\n".join([_INTRODUCTION, *(part for run in runs for part in _run(run))]) + "\n"
+
+
+def _run(run: Results) -> Iterable[str]:
+    yield f"## {', '.join(run.suites) or 'nothing'} ({run.environment.date})"
+    facts = (f"- {name}: {value}" for name, value in _facts(run).items() if value)
+    yield "\n".join(textwrap.fill(fact, _WIDTH, subsequent_indent="  ", break_long_words=False) for fact in facts)
+    for suite, kind in dict.fromkeys((entry.suite, entry.kind) for entry in run.entries):
+        entries = [entry for entry in run.entries if (entry.suite, entry.kind) == (suite, kind)]
+        yield f"### {suite}, {kind}"
+        yield from _summary(entries)
+        yield _table(entries)
+    if run.unfinished:
+        yield "\n".join(["Not measured:", "", *(f"- {each}" for each in run.unfinished)])
+
+
+def _facts(run: Results) -> dict[str, str]:
+    environment = run.environment
+    return {
+        "card": environment.gpu,
+        "driver": environment.driver or "not recorded",
+        "versions": ", ".join(f"{name} {version}" for name, version in environment.versions.items()),
+        "host": environment.host or "not recorded",
+        "commit": environment.commit or "not recorded",
+        "command": f"`{environment.command}`",
+        "note": environment.note,
+    }
+
+
+def _summary(entries: Sequence[Entry]) -> Iterable[str]:
+    """The mean against each opponent, and for calls by the wall clock how many are too slow."""
+    lines = []
+    for other in _opponents(entries):
+        ratios = [entry.ratio(other) for entry in entries if other in entry.competitors]
+        mean, least = statistics.geometric_mean(ratios), min(ratios)
+        lines.append(f"Against {other}: geometric mean **{mean:.3f}**, least {least:.3f}, of {_products(len(ratios))}.")
+    calls = [entry for entry in entries if entry.clock == "wall" and TORCH in entry.competitors]
+    if calls:
+        behind = sum(entry.is_behind for entry in calls)
+        lines.append(f"By the wall clock; slower than torch by more than 5% above 50 us or 15% below: {behind}.")
+    if lines:
+        yield "\n".join(lines)
+    if len(entries) > _MAX_ROWS:
+        for other in _opponents(entries):
+            yield _histogram([entry.ratio(other) for entry in entries if other in entry.competitors], other)
+        yield f"The {_SHOWN_ROWS} least ratios:"
+
+
+def _histogram(ratios: Sequence[float], other: str) -> str:
+    rows = [
+        (f"{low:.2f} to {high:.2f}", str(sum(low <= ratio < high for ratio in ratios)))
+        for low, high in pairwise(_EDGES)
+    ]
+    return _rows([(f"{other} by ours", "products"), *rows])
+
+
+def _table(entries: Sequence[Entry]) -> str:
+    opponents = _opponents(entries)
+    if len(entries) > _MAX_ROWS and opponents:
+        entries = sorted(entries, key=lambda entry: _ratio(entry, opponents[0]) or 0.0)[:_SHOWN_ROWS]
+    has_plan = any(entry.plan for entry in entries)
+    has_graph = any(entry.ours.graph_ms is not None for entry in entries)
+    has_host = any(entry.ours.host_ms is not None for entry in entries)
+    has_error = any(entry.ours.norm is not None for entry in entries)
+    everyone = (OURS, *opponents)
+
+    def cells(entry: Entry) -> Iterable[str]:
+        yield entry.shape + (f", {entry.variant}" if entry.variant else "")
+        if has_plan:
+            yield entry.plan
+        yield from (_microseconds(entry.competitors.get(name)) for name in everyone)
+        for name in opponents:
+            ratio = _ratio(entry, name)
+            yield "" if ratio is None else f"**{ratio:.3f}**"
+        if has_graph:
+            yield ", ".join(_us(each.graph_ms) for name in everyone if (each := entry.competitors.get(name)))
+        if has_host:
+            yield ", ".join(_us(each.host_ms) for name in everyone if (each := entry.competitors.get(name)))
+        if has_error:
+            yield from (_error(entry.competitors.get(name)) for name in everyone)
+
+    headings = [
+        "product",
+        *(["plan"] if has_plan else []),
+        *(f"{name} us" for name in everyone),
+        *(["ratio"] if len(opponents) == 1 else [f"ratio to {name}" for name in opponents]),
+        *([f"in a graph: {', '.join(everyone)}"] if has_graph else []),
+        *([f"to issue a call: {', '.join(everyone)}"] if has_host else []),
+        *([f"error {name}" for name in everyone] if has_error else []),
+    ]
+    return _rows([headings, *(tuple(cells(entry)) for entry in entries)])
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def _opponents(entries: Iterable[Entry]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for entry in entries for name in entry.opponents))
+
+
+def _ratio(entry: Entry, other: str) -> float | None:
+    return entry.ratio(other) if other in entry.competitors else None
+
+
+def _microseconds(competitor: Competitor | None) -> str:
+    return "" if competitor is None else _us(competitor.median)
+
+
+def _us(ms: float | None) -> str:
+    """
+    >>> _us(0.00188), _us(0.17302), _us(12.41949), _us(None)
+    ('1.88', '173.0', '12419.5', '')
+    """
+    if ms is None:
+        return ""
+    return f"{ms * 1e3:.{2 if ms < 0.01 else 1}f}"
+
+
+def _error(competitor: Competitor | None) -> str:
+    if competitor is None or competitor.norm is None:
+        return ""
+    comp = "" if competitor.comp is None else f"{competitor.comp:.1e} / "
+    return f"{comp}{competitor.norm:.1e}"
+
+
+def _products(count: int) -> str:
+    return f"{count} product{'s' * (count != 1)}"

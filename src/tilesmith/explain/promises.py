@@ -1,0 +1,50 @@
+"""What may be relied upon: the same bits again, and how exact they are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilesmith.core.numbers import paragraph
+from tilesmith.core.plan import Plan
+from tilesmith.kernels import FAMILIES, family_of
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """In words, for one plan. The same call gives the same bits in any case."""
+
+    independent_of_other_rows: bool  # an element depends on its row of A and its column of B alone
+    determinism: str
+    sums: str  # how those over K are made
+    error: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Promises":
+        words = family_of(plan).sum_words(plan)
+        sums = words.sums
+        if plan.split_k > 1:
+            sums += f" K is summed in {plan.split_k} such parts, which are rounded to float32 and added in their order."
+        is_independent = plan.split_k == 1 and not _sizes_decide(plan)
+        return cls(is_independent, _determinism(plan, words.values_decide), sums, words.error)
+
+    def lines(self) -> Iterator[str]:
+        yield from paragraph(self.determinism, "  same bits  ")
+        yield from paragraph(self.sums, "  sums       ")
+        yield from paragraph(self.error, "  error      ")
+
+
+def _sizes_decide(plan: Plan) -> bool:
+    """Whether kernels of other arithmetic do the same types at other sizes."""
+    served = [family for family in FAMILIES if not family.is_fallback and family.serves(plan.problem, plan.device)]
+    return len(served) > 1
+
+
+def _determinism(plan: Plan, values_decide: bool) -> str:
+    again = "The same call gives the same bits."
+    if not _sizes_decide(plan):
+        if plan.split_k > 1:
+            return f"{again} How K is split depends on all sizes, so other rows may change the last bits of a row."
+        return f"{again} An element depends on its row of A and its column of B alone, whatever the other rows are."
+    what = "which kernel runs depends on all sizes"
+    if values_decide:
+        what = "which scheme runs depends on all values, and which kernel on all sizes"
+    return f"{again} But {what}: other rows may change the last bits of a row."

@@ -1,5 +1,0 @@
-"""Plans as people read them: the work, the launches, the tiles, the time, and what was not taken."""
-
-from tilesmith.explanation.explanation import Explanation
-
-__all__ = ["Explanation"]

@@ -1,0 +1,140 @@
+// What the split of float32 operands into 16-bit terms finds out about their values, and what follows from it.
+//
+// A row of an operand (for B: a column) is scaled by a power of two that brings its values to the middle of float16's
+// range, and each value becomes the sum of float16 terms. That keeps 22 bits of it, unless it is so small
+// that its last term runs into float16's least number: then the error is up to 2^-25, and the value is inexact. That
+// does no harm in a sum that has much larger terms. It has, for certain, if there are enough large values in the row
+// and in the column: more than K in both together, so that some of them meet. Smaller ones count for a part: as
+// x y >= x + y - 1 for all x and y from 0 to 1, the sum over K of min(a, 32) min(b, 32) is at least 2^10 times
+// what the row and the column have of large values, less K.
+#pragma once
+
+#include "ptx/warp.cuh"
+
+namespace tilesmith {
+
+struct RangeStats {
+  int min_large;    // large values of a row, parts of them added up, in the row that has the fewest
+  int max_inexact;  // inexact values of a row, in the row that has the most
+  int peak;         // the bits of the largest value, scaled
+  int beyond;       // whether there are values that no scaled term can have
+
+  // Of `beyond`.
+  static constexpr int too_large = 1;  // for their row's scale
+  static constexpr int special = 2;    // infinities or NaNs
+
+  static constexpr int large = 32;  // and more; what is smaller counts for its part of it
+  static constexpr unsigned large_pair = 0x50005000;
+
+  static __device__ __forceinline__ RangeStats none() { return {1 << 23, 0, 0, 0}; }
+
+  __device__ __forceinline__ void add(const RangeStats& other) {
+    min_large = min(min_large, other.min_large);
+    max_inexact = max(max_inexact, other.max_inexact);
+    peak = max(peak, other.peak);
+    beyond = max(beyond, other.beyond);
+  }
+};
+
+enum class RangeCheck : int {
+  in_range,
+  full_range,  // there are values that need the bf16x3 scheme
+  special,     // and infinities or NaNs
+};
+
+// Whether the errors of inexact values are below 2^-22 of what the large ones add up to. An error of 2^-25
+// is multiplied by the other operand's peak at most; products of large values are at least 2^10. What was counted may
+// be too much by a part of K: sums of parts are rounded, by less than 1 / 1000 of a large value for each of K.
+__device__ __forceinline__ RangeCheck range_check(const RangeStats& a, const RangeStats& b, int depth) {
+  const int beyond = max(a.beyond, b.beyond);
+  if (beyond)
+    return beyond == RangeStats::special ? RangeCheck::special : RangeCheck::full_range;
+  const float shared_large = static_cast<float>(a.min_large + b.min_large - depth - (depth + 255) / 256);
+  const float inexact = static_cast<float>(a.max_inexact) * __int_as_float(b.peak) +
+                        static_cast<float>(b.max_inexact) * __int_as_float(a.peak);
+  return inexact == 0.0f || inexact <= 0x1p13f * shared_large ? RangeCheck::in_range : RangeCheck::full_range;
+}
+
+// Whether an operand needs the bf16x3 scheme whatever the other one is like: no other could make up for its inexact
+// values, unless it is zero. That one's peak is at least 2^9.
+__device__ __forceinline__ bool needs_full_range(const RangeStats& range_stats) {
+  return range_stats.beyond || range_stats.max_inexact >> 4 > range_stats.min_large;
+}
+
+// The range statistics of an operand, from those of `count` blocks. K is cut into `k_chunks` K chunks, which the blocks
+// have in turn; the row with the fewest large values has no fewer than the K chunks' least together. All lanes of a
+// warp get it.
+template <int k_chunks>
+__device__ __forceinline__ RangeStats total(const RangeStats* counted, int count) {
+  RangeStats sum = {0, 0, 0, 0};
+  for (int first = 0; first < k_chunks; first += 32) {
+    RangeStats k_chunk = RangeStats::none();
+    for (int i = first + threadIdx.x % 32; i < count; i += k_chunks < 32 ? 32 : k_chunks) k_chunk.add(counted[i]);
+#pragma unroll
+    for (int distance = 16; distance >= k_chunks; distance /= 2) {
+      k_chunk.min_large = min(k_chunk.min_large, __shfl_xor_sync(0xffffffffu, k_chunk.min_large, distance));
+      k_chunk.max_inexact = max(k_chunk.max_inexact, __shfl_xor_sync(0xffffffffu, k_chunk.max_inexact, distance));
+    }
+    sum.min_large += k_chunk.min_large;
+    sum.max_inexact += k_chunk.max_inexact;
+    sum.peak = max(sum.peak, k_chunk.peak);
+    sum.beyond = max(sum.beyond, k_chunk.beyond);
+  }
+#pragma unroll
+  for (int distance = k_chunks < 32 ? k_chunks / 2 : 16; distance > 0; distance /= 2) {
+    sum.min_large += __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
+    sum.max_inexact += __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
+  }
+  sum.peak = ptx::warp_max(sum.peak);
+  sum.beyond = ptx::warp_max(sum.beyond);
+  return sum;
+}
+
+// The range statistics of all that the lanes of a warp have counted.
+__device__ __forceinline__ RangeStats warp_total(const RangeStats& range_stats) {
+  return {-ptx::warp_max(-range_stats.min_large), ptx::warp_max(range_stats.max_inexact),
+          ptx::warp_max(range_stats.peak), ptx::warp_max(range_stats.beyond)};
+}
+
+// The counts of a block that adds up the range statistics of parts of K.
+template <int parts>
+struct PartCounts {
+  int min_large[parts], max_inexact[parts];
+  RangeStats sum;
+};
+
+// The range statistics of an operand from those of groups of its rows, for each of which there are `parts`, one after
+// the other. All threads of the block get it.
+template <int threads, int parts>
+__device__ __forceinline__ RangeStats total_of_parts(PartCounts<parts>& counts, const RangeStats* counted, int groups) {
+  static_assert(parts <= threads);
+  constexpr int shares = threads / parts;  // of the groups; a thread has one of them, and one part
+  const int part = threadIdx.x % parts;
+  if (threadIdx.x < parts) {
+    counts.min_large[part] = RangeStats::none().min_large;
+    counts.max_inexact[part] = 0;
+  }
+  if (threadIdx.x == 0)
+    counts.sum = {0, 0, 0, 0};
+  __syncthreads();
+  RangeStats range_stats = RangeStats::none();
+  if (threadIdx.x < shares * parts)
+    for (int group = threadIdx.x / parts; group < groups; group += shares)
+      range_stats.add(counted[group * parts + part]);
+  atomicMin(&counts.min_large[part], range_stats.min_large);
+  atomicMax(&counts.max_inexact[part], range_stats.max_inexact);
+  const int peak = ptx::warp_max(range_stats.peak), beyond = ptx::warp_max(range_stats.beyond);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&counts.sum.peak, peak);
+    atomicMax(&counts.sum.beyond, beyond);
+  }
+  __syncthreads();
+  if (threadIdx.x < parts) {
+    atomicAdd(&counts.sum.min_large, counts.min_large[part]);
+    atomicAdd(&counts.sum.max_inexact, counts.max_inexact[part]);
+  }
+  __syncthreads();
+  return counts.sum;
+}
+
+}  // namespace tilesmith

@@ -1,0 +1,98 @@
+// What the threads of a block count of the rows that they split.
+#pragma once
+
+#include "element.cuh"
+#include "kernels/fp32_split/extent.cuh"
+#include "kernels/fp32_split/powers.cuh"
+#include "kernels/fp32_split/types.cuh"
+#include "ptx/half.cuh"
+#include "vector.cuh"
+
+namespace tilesmith {
+
+// What a thread reads at once: its part of a few steps.
+template <typename RowBlock>
+struct BatchOf {
+  Vector<typename RowBlock::Source, vector> step[RowBlock::at_once];
+};
+
+// What a thread counts of its rows.
+template <typename RowBlock>
+struct RowCounts {
+  static constexpr int own_rows = RowBlock::own_rows;
+
+  unsigned peak[own_rows];   // of the finite values as they are
+  unsigned large[own_rows];  // in 32nds
+  unsigned inexact[own_rows];
+  bool special;  // an infinity or a NaN
+  // Of the last few steps, as pairs of float16.
+  unsigned large_pairs[vector / 2];
+  unsigned peak_pairs[vector / 2];
+
+  // Adds what the pairs have counted of these values to the rest.
+  __device__ __forceinline__ void flush(const BatchOf<RowBlock>& x, const float (&undo)[own_rows]) {
+#pragma unroll
+    for (int i = 0; i < vector; ++i) {
+      const float size = half_of(peak_pairs, i);
+      large[i % own_rows] += static_cast<unsigned>(half_of(large_pairs, i));
+      if (0x1p-14f <= size && size < 65504.0f)
+        peak[i % own_rows] = max(peak[i % own_rows], __float_as_uint(size * undo[i % own_rows]));
+      else
+        for (int step = 0; step < RowBlock::at_once; ++step) {
+          const unsigned exact = size_of(widen<float>(x.step[step].element[i]));
+          special |= exact >= infinity;
+          peak[i % own_rows] = max(peak[i % own_rows], exact < infinity ? exact : 0);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < vector / 2; ++i) large_pairs[i] = peak_pairs[i] = 0;
+  }
+
+  static __device__ __forceinline__ float half_of(const unsigned (&pairs)[vector / 2], int i) {
+    return ptx::half_to_float(static_cast<unsigned short>(pairs[i / 2] >> i % 2 * 16));
+  }
+};
+
+// Forgets what was counted two tasks ago.
+template <typename RowBlock>
+__device__ __forceinline__ void clear(Shared& shared, int parity) {
+  if (threadIdx.x < max_rows) {
+    shared.peak[parity][threadIdx.x] = 0;
+    shared.large[parity][threadIdx.x] = 0;
+    shared.inexact[parity][threadIdx.x] = 0;
+    shared.sample[parity][threadIdx.x] = 0;
+    shared.fine[parity][threadIdx.x] = 0;
+    if (threadIdx.x == 0)
+      shared.block_sample[parity] = 0;
+    if (RowBlock::finds_extents && threadIdx.x == 0)
+      shared.extent[parity] = Extent::none();
+  }
+}
+
+// Of vectors along K only the first place is known: they end in the same step of the product.
+__device__ __forceinline__ void join(Extent own, Extent& joined) {
+  own.add_lanes();
+  if (threadIdx.x % 32 == 0) {
+    atomicMin(&joined.first, own.first);
+    atomicMax(&joined.end, own.end);
+  }
+}
+
+// Joins the threads' values of each row, from a thread's first one on: first those of a warp, then in shared memory.
+template <typename RowBlock, typename Joined, typename Join, typename Atomic>
+__device__ __forceinline__ void share(unsigned (&own)[RowBlock::own_rows], Joined* joined, int row, Join join,
+                                      Atomic atomic) {
+  constexpr bool mn_major = RowBlock::mn_major;
+  constexpr int first = mn_major ? RowBlock::lanes : 1;
+  constexpr int past = mn_major ? 32 : RowBlock::lanes < 32 ? RowBlock::lanes : 32;
+#pragma unroll
+  for (int i = 0; i < RowBlock::own_rows; ++i) {
+#pragma unroll
+    for (int distance = first; distance < past; distance *= 2)
+      own[i] = join(own[i], __shfl_xor_sync(0xffffffffu, own[i], distance));
+    if (mn_major ? threadIdx.x % 32 < RowBlock::lanes : threadIdx.x % past == 0)
+      atomic(&joined[row + i], own[i]);
+  }
+}
+
+}  // namespace tilesmith

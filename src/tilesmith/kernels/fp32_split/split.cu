@@ -1,0 +1,95 @@
+// Splits float32 operands into terms of 16-bit numbers whose sum they are, scaled by a power of two for each row
+// (for B: for each column). One launch serves both operands of a product, or the one that is not packed.
+//
+//   plan::full_range false   float16 terms, two of them (or one): enough for ordinary values. range statistics tell
+//   whether
+//                      these are ordinary. Of 16-bit numbers one term is enough.
+//   plan::full_range true    bfloat16 terms, three for all of float32's bits, and for values of any size; and, if there
+//   are
+//                      infinities or NaNs, one more that tells them from other numbers. Runs only where the others do
+//                      not do.
+//
+// The terms have the layout of the operand: they are made of lines that run along K (K-major) or along the rows
+// (MN-major), and lie one behind the other along K.
+//
+// Every value is read once. So the scale comes from a sample of the row: it need not be the best one, since values up
+// to 2^6 times the largest of the sample fit, and the range statistics see whether they do.
+//
+// Tensor cores cut off what does not fit, so every sum of theirs is too small, by 2^-23 of itself on average. The
+// factors that undo the scales make up for that: those of one operand (`corrects_bias`) are larger by as much. Not
+// those of rows whose sample has no more than 16 bits: sums of such numbers, as of integers, may be exact, and then
+// stay so.
+//
+// A block takes a few rows and all of K. Where K is long it is cut into K chunks, with blocks of their own, which count
+// for themselves.
+
+#include "kernels/fp32_split/range_check.cuh"
+#include "kernels/fp32_split/task.cuh"
+#include "kernels/fp32_split/types.cuh"
+#include "ptx/grid.cuh"
+
+namespace tilesmith {
+
+template <typename RowBlock>
+__device__ __forceinline__ void split_operand(const Operand& o, Shared& shared, bool special) {
+  if (!plan::full_range && threadIdx.x == 0)
+    shared.range_stats = RangeStats::none();
+  // Of all blocks, those come first that had fewer tasks of the other operand.
+  const unsigned block =
+      blockIdx.x < o.first_block ? blockIdx.x + gridDim.x - o.first_block : blockIdx.x - o.first_block;
+  int parity = 0;
+  for (unsigned task = block / RowBlock::k_chunks; task < o.tasks; task += gridDim.x / RowBlock::k_chunks) {
+    Task<RowBlock> row_block(o, task, block % RowBlock::k_chunks);
+    if constexpr (plan::full_range && RowBlock::for_scales)
+      row_block.run_for_full_range_scales();
+    else if constexpr (plan::full_range)
+      row_block.run_full_range(special);
+    else if constexpr (RowBlock::for_scales)
+      row_block.run_for_scales(shared, parity);
+    else
+      row_block.run(shared, parity);
+    parity ^= 1;
+  }
+  if constexpr (!plan::full_range && !RowBlock::for_scales) {
+    __syncthreads();
+    if (threadIdx.x == 0)
+      o.range_stats[block] = shared.range_stats;
+    __syncthreads();
+  }
+}
+
+// Every block finds the range check itself, and leaves it to the next launch.
+__device__ __forceinline__ void judge(const Parameters& p) {
+  __shared__ PartCounts<plan::a_parts> counts;
+  const RangeStats a = total_of_parts<plan::threads>(counts, p.operands[0].range_stats, p.row_groups);
+  const RangeStats b = total<plan::b::k_chunks>(p.operands[plan::operands - 1].range_stats, p.b_range_stats_count);
+  if (threadIdx.x == 0) {
+    const RangeCheck found = range_check(a, b, p.operands[0].depth);
+    *p.range_check = found == RangeCheck::in_range && needs_full_range(b) ? RangeCheck::full_range : found;
+  }
+  __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
+    split(const __grid_constant__ Parameters p) {
+  __shared__ Shared shared;
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  bool special = false;
+  if constexpr (plan::full_range) {
+    if constexpr (plan::a_is_rs)
+      judge(p);
+    if (*p.range_check == RangeCheck::in_range)
+      return;
+    special = *p.range_check == RangeCheck::special;
+  }
+  namespace a = plan::a;
+  namespace b = plan::b;
+  split_operand<RowBlock<a::Source, a::terms, a::mn_major, a::access, a::rows, a::k_chunks, plan::finds_extents,
+                         a::corrects_bias, plan::a_parts, plan::a_is_rs>>(p.operands[0], shared, special);
+  if constexpr (plan::operands > 1)
+    split_operand<RowBlock<b::Source, b::terms, b::mn_major, b::access, b::rows, b::k_chunks, plan::finds_extents,
+                           b::corrects_bias>>(p.operands[plan::operands - 1], shared, special);
+}
+
+}  // namespace tilesmith

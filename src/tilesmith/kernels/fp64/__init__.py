@@ -1,0 +1,17 @@
+"""float32 multiplied in doubles: small products, those of a few rows, and those by a vector."""
+
+from tilesmith.kernels.family import Family
+from tilesmith.kernels.fp64 import common, fp64_mma, gemv, skinny, words
+
+FAMILIES = tuple(
+    Family(
+        name=name,
+        serves=common.serves,
+        rejects=each.rejects,
+        candidates=each.candidates,
+        exclusions=each.exclusions,
+        launch_words=words.launch_words,
+        sum_words=words.sum_words,
+    )
+    for name, each in (("gemv", gemv), ("skinny", skinny), ("fp64_mma", fp64_mma))
+)

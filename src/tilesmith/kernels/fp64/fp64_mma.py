@@ -1,0 +1,298 @@
+"""The `fp64_mma` family: float32 on the tensor cores' product of doubles, for small products or short sums.
+
+Products are exact, sums are of doubles, and a result is rounded once: for any values, in one launch.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final
+
+from tilesmith.core import rates
+from tilesmith.core.device import Device
+from tilesmith.core.params import (
+    MAX_BATCH_DIMS,
+    Address,
+    Int32,
+    Int32s,
+    Int64,
+    Int64s,
+    KernelConstants,
+    ParameterBlock,
+    Pointer,
+    to,
+)
+from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.problem import Matrix, Problem
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.family import Candidate
+from tilesmith.kernels.fp64 import common
+from tilesmith.kernels.operand import aligned_lines
+
+_MMA: Final = (16, 8, 16)  # m, n and k of the instruction
+_MAX_TILES_M: Final = 65535  # of the grid's second dimension
+_INT_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block's share of the output, K of a stage of its ring, and how its warps divide both."""
+
+    m: int
+    n: int
+    k: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    stages: int
+    blocks_per_sm: int
+    fewer_if_scalar: int = 0  # blocks, where single values are copied: each has an address
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * self.k * (self.m + self.n) * 4
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+TILES: Final[tuple[Tile, ...]] = (
+    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3, fewer_if_scalar=1),
+    Tile(32, 64, 64, warps_m=2, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
+    Tile(32, 32, 64, warps_m=2, warps_n=2, warps_k=2, stages=4, blocks_per_sm=2),
+    Tile(16, 32, 64, warps_m=1, warps_n=2, warps_k=4, stages=4, blocks_per_sm=2),
+    Tile(16, 16, 128, warps_m=1, warps_n=1, warps_k=4, stages=3, blocks_per_sm=4),
+)
+_LARGEST_STEP: Final = max(max(tile.m, tile.n, tile.k) for tile in TILES)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Table `fp64.fp64_mma` of a GPU's rates: of an SM, unless it says otherwise."""
+
+    start_clocks: float  # of the launch, to the first values and from the last
+    block_clocks: float  # of a block, also where another one went before
+    multiply_adds_per_clock: float
+    converted_values_per_clock: float
+    load_bytes_per_clock: float  # from L2, when all SMs ask
+    few_blocks_load_bytes_per_clock: float  # when few do: latency
+    scalar_load_share: float  # what is left of either where operands are copied a value at a time
+    one_block_share: float  # of an SM, that one block reaches
+    store_clocks: float  # of a result
+    residual_clocks: float  # of a value of a residual that a thread reads
+    memory_bytes_per_clock: float  # of the whole device
+
+
+def rejects(problem: Problem, device: Device) -> str | None:
+    """Why this family cannot do the problem."""
+    if reason := common.rejects(problem, device):
+        return reason
+    if len(problem.batch) > MAX_BATCH_DIMS:
+        return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
+    if all(_unsuited(tile, problem) for tile in TILES):
+        return "its sizes or strides cannot be counted with 32 bits"
+    return None
+
+
+def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
+    """A plan for every tile that suits the product."""
+    p, r = problem.stored_by_rows, _rates(device)
+    for tile in TILES:
+        if _unsuited(tile, problem) is None:
+            yield Candidate(f"fp64_mma {tile}", _cost(p, device, tile, r), partial(plan, problem, device, tile))
+
+
+def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
+    """The tiles that do not suit it, each with its reason."""
+    for tile in TILES:
+        if reason := _unsuited(tile, problem):
+            yield Rejection(f"fp64_mma {tile}", reason)
+
+
+def _unsuited(tile: Tile, problem: Problem) -> str | None:
+    p = problem.stored_by_rows
+    strides = (stride for matrix in (p.a, p.b) for stride in (matrix.row_stride, matrix.column_stride))
+    if max(p.m, p.n, p.k, max(strides) * _LARGEST_STEP) > _INT_MAX - _LARGEST_STEP:
+        return "sizes, or steps inside of a tile, cannot be counted with 32 bits"
+    if math.ceil(p.m / tile.m) > _MAX_TILES_M or math.ceil(p.n / tile.n) * p.batches > _INT_MAX:
+        return "has more tiles than a grid may have"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(KernelConstants):
+    """The constants of fp64_mma.cu."""
+
+    mma_m: int = _MMA[0]
+    mma_n: int = _MMA[1]
+    mma_k: int = _MMA[2]
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    blocks_per_sm: int
+    stages: int
+    a_along_k: bool
+    a_aligned: bool
+    b_along_k: bool
+    b_aligned: bool
+    out_aligned: bool
+    batch_dims: int
+    epilogue: EpilogueConstants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(ParameterBlock):
+    """The parameters of fp64_mma.cu."""
+
+    a: Annotated[Pointer, to("const float")]
+    b: Annotated[Pointer, to("const float")]
+    out: Annotated[Pointer, to("float")]
+    a_stride_m: Int64
+    a_stride_k: Int64
+    b_stride_k: Int64
+    b_stride_n: Int64
+    out_stride_m: Int64
+    out_stride_n: Int64
+    a_batch_strides: Int64s  # the fastest dimension first
+    b_batch_strides: Int64s
+    out_batch_strides: Int64s
+    batch: Int32s
+    m: Int32
+    n: Int32
+    k: Int32
+    tiles_n: Int32
+    epilogue: EpilogueParameters
+
+
+def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
+    """The plan that uses this tile."""
+    p = problem.stored_by_rows
+    tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
+    a, b = _Lines.of(p.a), _Lines.of(p.b.transposed)
+    missing_dims = MAX_BATCH_DIMS - len(p.batch)
+
+    def batch_strides(matrix: Matrix) -> tuple[int, ...]:
+        return *reversed(matrix.batch_strides), *(0,) * missing_dims
+
+    parameters = Parameters(
+        a=Address("a" if p is problem else "b"),
+        b=Address("b" if p is problem else "a"),
+        out=Address("out"),
+        a_stride_m=p.a.row_stride,
+        a_stride_k=p.a.column_stride,
+        b_stride_k=p.b.row_stride,
+        b_stride_n=p.b.column_stride,
+        out_stride_m=p.out.row_stride,
+        out_stride_n=p.out.column_stride,
+        a_batch_strides=batch_strides(p.a),
+        b_batch_strides=batch_strides(p.b),
+        out_batch_strides=batch_strides(p.out),
+        batch=(*reversed(p.batch), *(1,) * missing_dims),
+        m=p.m,
+        n=p.n,
+        k=p.k,
+        tiles_n=tiles_n,
+        epilogue=EpilogueParameters.of(p.epilogue, len(p.batch), fastest_first=True),
+    )
+    blocks_per_sm = _blocks_per_sm(tile, a, b)
+    constants = Constants(
+        tile_m=tile.m,
+        tile_n=tile.n,
+        tile_k=tile.k,
+        warps_m=tile.warps_m,
+        warps_n=tile.warps_n,
+        warps_k=tile.warps_k,
+        blocks_per_sm=blocks_per_sm,
+        stages=tile.stages,
+        a_along_k=a.along_k,
+        a_aligned=a.aligned,
+        b_along_k=b.along_k,
+        b_aligned=b.aligned,
+        out_aligned=aligned_lines(p.out) and p.out.column_stride == 1,
+        batch_dims=len(p.batch),
+        epilogue=EpilogueConstants.of(p.epilogue),
+    )
+    kernel = Kernel.of(
+        "fp64_mma",
+        "kernels/fp64/fp64_mma.cu",
+        constants,
+        parameters,
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes,
+    )
+    launch = KernelLaunch(
+        kernel, parameters, (tiles_n * p.batches, tiles_m, 1), awaits_predecessor=True, multiplies=True
+    )
+    return Plan(
+        problem=problem,
+        device=device,
+        family="fp64_mma",
+        name=f"fp64_mma {tile}",
+        launches=(launch,),
+        cost=_cost(p, device, tile, _rates(device)),
+        tiling=Tiling(
+            rows=tile.m,
+            columns=tile.n,
+            workers="warps",
+            worker_rows=tile.m // tile.warps_m,
+            worker_columns=tile.n // tile.warps_n,
+            units=tiles_m * tiles_n * p.batches,
+            units_at_once=device.sm_count * blocks_per_sm,
+            worker_sets=tile.warps_k,
+            swap_ab=p is not problem,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """How an operand is copied: along which direction, and whether 16 bytes at a time."""
+
+    along_k: bool
+    aligned: bool
+
+    @classmethod
+    def of(cls, matrix: Matrix) -> "_Lines":
+        """For a matrix whose columns run along K."""
+        along_k = matrix.row_stride != 1 and (matrix.column_stride == 1 or matrix.column_stride <= matrix.row_stride)
+        return cls(along_k, aligned_lines(matrix if along_k else matrix.transposed))
+
+
+def _blocks_per_sm(tile: Tile, a: _Lines, b: _Lines) -> int:
+    return tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - tile.fewer_if_scalar
+
+
+def _rates(device: Device) -> Rates:
+    return rates.section(device, "fp64.fp64_mma", Rates)
+
+
+def _cost(problem: Problem, device: Device, tile: Tile, r: Rates) -> Cost:
+    """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
+    blocks = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches
+    on_an_sm = math.ceil(blocks / device.sm_count)
+    depth = math.ceil(problem.k / _MMA[2]) * _MMA[2]
+
+    a, b = _Lines.of(problem.a), _Lines.of(problem.b.transposed)
+    resident = _blocks_per_sm(tile, a, b)
+    scalar = (not a.aligned) + (not b.aligned)
+    busy = min(blocks / device.sm_count, 1.0)
+    load_rate = r.load_bytes_per_clock * busy + r.few_blocks_load_bytes_per_clock * (1 - busy)
+    load_rate *= 1 - (1 - r.scalar_load_share) * scalar / 2
+    multiply = tile.m * tile.n / r.multiply_adds_per_clock
+    convert = (tile.m * tile.warps_n + tile.n * tile.warps_m) / r.converted_values_per_clock
+    load = (tile.m + tile.n) * 4 / load_rate
+    share = 1.0 if min(on_an_sm, resident) > 1 else r.one_block_share
+    work = depth * max(multiply / share, convert / share, load) + r.store_clocks * tile.m * tile.n
+    has_residual = problem.epilogue is not None and problem.epilogue.residual is not None
+    block = r.block_clocks + (r.residual_clocks * tile.m * tile.n / tile.threads if has_residual else 0.0)
+    working = math.ceil(on_an_sm / resident) * block + on_an_sm * work
+    moved_bytes = 4 * problem.batches * (problem.m * problem.n + (problem.m + problem.n) * problem.k)
+    return Cost(product=r.start_clocks + max(working, moved_bytes / r.memory_bytes_per_clock))

@@ -1,0 +1,266 @@
+"""The `skinny` family: float32 products of a few rows (or columns) on the tensor cores in double, which read the other
+operand once.
+
+Products are exact, and sums are rounded to float once. K is shared by the warps of a block and the blocks of a
+cluster; where that is not enough, it is cut into parts, whose rounded sums a last launch adds in order.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final
+
+from tilesmith.core import rates
+from tilesmith.core.device import Device
+from tilesmith.core.params import Address, Int32, Int64, KernelConstants, ParameterBlock, Pointer, to
+from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.problem import Matrix, Problem
+from tilesmith.kernels import output, split_k_reduce
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.family import Candidate
+from tilesmith.kernels.fp64 import common
+from tilesmith.kernels.fp64.common import swap_ab_for_few_rows
+from tilesmith.kernels.operand import aligned_lines, round_up
+
+_MAX_ROWS: Final = 16
+_GROUP_ROWS: Final = 8
+_WARP_COLUMNS: Final = 64
+_STEP_K: Final = 16
+_WARPS: Final = {1: 8, 2: 6}  # by groups of rows: as many as there are registers for
+_BLOCKS_PER_SM: Final = 2
+_STAGES: Final = 3
+_COLUMN_WARPS: Final = (1, 2)  # side by side; the others take turns along K
+_CLUSTERS: Final = (1, 2, 4, 8)
+_SPLIT_K: Final = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Table `fp64.skinny` of a GPU's rates."""
+
+    start_clocks: float
+    cluster_clocks: float
+    reduce_clocks: float
+    read_bytes_per_clock: float
+    cache_read_bytes_per_clock: float  # with the rows of A, which each block reads again
+    block_read_bytes_per_clock: float
+    multiply_adds_per_clock: float  # of an SM, conversions included
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a block does."""
+
+    warps: int
+    column_warps: int
+    cluster: int  # blocks that share K
+    split_k: int  # parts of K, apart from that
+
+    @property
+    def k_warps(self) -> int:
+        return self.warps // self.column_warps
+
+    @property
+    def columns(self) -> int:
+        return self.column_warps * _WARP_COLUMNS
+
+    @property
+    def shares(self) -> int:
+        return self.cluster * self.split_k
+
+
+def rejects(problem: Problem, device: Device) -> str | None:
+    """Why this family cannot do the problem."""
+    if reason := common.rejects_single(problem, device):
+        return reason
+    p = swap_ab_for_few_rows(problem)
+    if p.m > _MAX_ROWS:
+        return f"is for {_MAX_ROWS} rows or columns at most"
+    if not (_is_line(p.b) or _is_line(p.b.transposed)):
+        return "reads an operand along contiguous lines"
+    return None
+
+
+def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
+    """The one plan there is."""
+    p = swap_ab_for_few_rows(problem)
+    yield Candidate("skinny", _cost(p, device, _cut(p, device), _rates(device)), partial(plan, problem, device))
+
+
+def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(KernelConstants):
+    """The constants of skinny.cu."""
+
+    step_k: int = _STEP_K
+    warp_columns: int = _WARP_COLUMNS
+    row_groups: int
+    column_warps: int
+    cluster: int
+    stages: int = _STAGES
+    a_vectors: bool
+    b_along_k: bool
+    b_aligned: bool
+    blocks_per_sm: int = _BLOCKS_PER_SM
+    epilogue: EpilogueConstants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(ParameterBlock):
+    """The parameters of skinny.cu."""
+
+    a: Annotated[Pointer, to("const float")]
+    b: Annotated[Pointer, to("const float")]
+    out: Annotated[Pointer, to("float")]
+    a_stride_m: Int64
+    a_stride_k: Int64
+    b_line_stride: Int64
+    out_part_stride: Int64
+    out_stride_m: Int64
+    out_stride_n: Int64
+    m: Int32
+    n: Int32
+    k: Int32
+    share_k: Int32  # of a block, a multiple of step_k
+    column_blocks: Int32  # side by side
+    epilogue: EpilogueParameters
+
+
+def plan(problem: Problem, device: Device) -> Plan:
+    p = swap_ab_for_few_rows(problem)
+    along_k = _along_k(p)
+    lines = p.b.transposed if along_k else p.b
+    cut = _cut(p, device)
+    column_blocks = math.ceil(p.n / cut.columns)
+    partials = output.partial(p.out, cut.split_k, 0) if cut.split_k > 1 else None
+    if partials is None:
+        out_strides = (p.out.row_stride, p.out.column_stride)
+    else:
+        out_strides = (1, partials.line_stride) if partials.along_m else (partials.line_stride, 1)
+    spec = p.epilogue if partials is None else None  # or else that of the launch that adds the parts
+    parameters = Parameters(
+        a=Address("a" if p is problem else "b"),
+        b=Address("b" if p is problem else "a"),
+        out=Address("out" if partials is None else "workspace"),
+        a_stride_m=p.a.row_stride,
+        a_stride_k=p.a.column_stride,
+        b_line_stride=lines.row_stride,
+        out_part_stride=0 if partials is None else partials.batch_strides[0],
+        out_stride_m=out_strides[0],
+        out_stride_n=out_strides[1],
+        m=p.m,
+        n=p.n,
+        k=p.k,
+        share_k=_share_k(p, cut),
+        column_blocks=column_blocks,
+        epilogue=EpilogueParameters.of(spec, 0),
+    )
+    row_groups = _row_groups(p)
+    constants = Constants(
+        row_groups=row_groups,
+        column_warps=cut.column_warps,
+        cluster=cut.cluster,
+        a_vectors=aligned_lines(p.a),
+        b_along_k=along_k,
+        b_aligned=aligned_lines(lines),
+        epilogue=EpilogueConstants.of(spec),
+    )
+    slot_bytes = (_WARP_COLUMNS + row_groups * _GROUP_ROWS) * _STEP_K * p.a.dtype.itemsize
+    kernel = Kernel.of(
+        "skinny",
+        "kernels/fp64/skinny.cu",
+        constants,
+        parameters,
+        threads=32 * cut.warps,
+        shared_bytes=cut.warps * _STAGES * slot_bytes,
+    )
+    launches = [
+        KernelLaunch(
+            kernel,
+            parameters,
+            grid=(column_blocks * cut.shares, 1, 1),
+            cluster=cut.cluster,
+            awaits_predecessor=True,
+            multiplies=True,
+        )
+    ]
+    if partials is not None:
+        launches.append(split_k_reduce.launch(p, partials, cut.split_k))
+    return Plan(
+        problem=problem,
+        device=device,
+        family="skinny",
+        name="skinny",
+        launches=tuple(launches),
+        cost=_cost(p, device, cut, _rates(device)),
+        tiling=Tiling(
+            rows=row_groups * _GROUP_ROWS,
+            columns=cut.columns,
+            workers="warps",
+            worker_rows=row_groups * _GROUP_ROWS,
+            worker_columns=_WARP_COLUMNS,
+            units=column_blocks * cut.shares,
+            units_at_once=device.sm_count * _BLOCKS_PER_SM // cut.cluster * cut.cluster,
+            parts_of_k=cut.shares,
+            worker_sets=cut.k_warps,
+            swap_ab=p is not problem,
+        ),
+        workspace_bytes=0 if partials is None else partials.bytes,
+        split_k=cut.split_k,
+    )
+
+
+def _along_k(problem: Problem) -> bool:
+    """The lines of B run along K."""
+    return _is_line(problem.b.transposed) and (problem.b.columns == 1 or not _is_line(problem.b))
+
+
+def _row_groups(problem: Problem) -> int:
+    return math.ceil(problem.m / _GROUP_ROWS)
+
+
+def _is_line(lines: Matrix) -> bool:
+    """Every row is contiguous."""
+    return lines.columns == 1 or lines.column_stride == 1
+
+
+def _cut(problem: Problem, device: Device) -> _Cut:
+    """The cheapest one in which every warp has something to do."""
+    warps, r = _WARPS[_row_groups(problem)], _rates(device)
+    cuts = itertools.starmap(_Cut, itertools.product((warps,), _COLUMN_WARPS, _CLUSTERS, _SPLIT_K))
+    suited = (c for c in cuts if c.shares == 1 or problem.k >= c.shares * c.k_warps * _STEP_K)
+    return min(suited, key=lambda cut: _cost(problem, device, cut, r).cycles)
+
+
+def _share_k(problem: Problem, cut: _Cut) -> int:
+    """K of a block. The last one may have less."""
+    return round_up(math.ceil(problem.k / cut.shares), _STEP_K)
+
+
+def _rates(device: Device) -> Rates:
+    return rates.section(device, "fp64.skinny", Rates)
+
+
+def _cost(problem: Problem, device: Device, cut: _Cut, r: Rates) -> Cost:
+    """The cost of a problem that has fewer rows than columns."""
+    p = problem
+    column_blocks = math.ceil(p.n / cut.columns)
+    blocks = column_blocks * cut.shares
+    block_b = _share_k(p, cut) * min(cut.columns, p.n)  # elements
+    waves = math.ceil(blocks / (device.sm_count * _BLOCKS_PER_SM))
+    reading = max(
+        4 * p.k * p.n / r.read_bytes_per_clock,
+        4 * p.k * (p.n + p.m * column_blocks) / r.cache_read_bytes_per_clock,
+        4 * block_b * waves / r.block_read_bytes_per_clock,
+    )
+    multiply_adds = _row_groups(p) * _GROUP_ROWS * block_b * math.ceil(blocks / device.sm_count)
+    multiplying = multiply_adds / r.multiply_adds_per_clock
+    return Cost(
+        product=r.start_clocks + max(reading, multiplying) + (r.cluster_clocks if cut.cluster > 1 else 0.0),
+        reduction=r.reduce_clocks if cut.split_k > 1 else 0.0,
+    )

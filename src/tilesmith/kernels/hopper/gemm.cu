@@ -1,0 +1,99 @@
+// C = A B on Hopper's tensor cores, for 16-bit operands in any layout that TMA can read.
+//
+// A persistent grid; a block computes tiles of C one after the other. Its first warpgroup is the producer: one thread
+// of it has TMA fill a ring of stages with tiles of A and B. The other warpgroups are consumers: each multiplies its
+// 64 rows of the tile, and stores them while it multiplies the next tile.
+//
+// Blocks of a cluster compute tiles one below the other, and load the tile of B that they share once for all.
+//
+// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
+
+#include "kernels/hopper/common.cuh"
+#include "kernels/hopper/consume.cuh"
+#include "kernels/hopper/epilogue_driver.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/grid.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warp.cuh"
+
+namespace tilesmith {
+
+using Ring = Pipeline<plan::stages, consumers, plan::cluster>;
+using Products = Accumulation<ATile, BTile, Ring, elements, plan::stationary_b>;
+
+struct Operands {
+  unsigned char a[plan::stages][ATile::bytes];
+  unsigned char b[plan::stationary_b ? 1 : plan::stages][BTile::bytes];
+};
+struct Barriers {
+  Ring ring;
+};
+struct Shared : Operands,
+                StagedResults<ResultStorer::shared_bytes>,
+                Barriers,
+                ColumnBias<bias_of == BiasOf::columns> {};
+static_assert(sizeof(Shared) == plan::shared_bytes);
+
+// Has TMA load a tile of A, and of B unless that stays, for every step along K.
+__device__ __forceinline__ void load(const Parameters& p, Shared& shared, Share share, const Work& work, bool load_b,
+                                     Ring::Position& at, Ring::Position& last) {
+  constexpr unsigned short whole_cluster = (1 << plan::cluster) - 1;
+  const int first_m = share.first_m(work.tile), first_n = share.first_n(work.tile);
+  const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size);
+  const BatchIndex a_batch = batch * p.a_moves, b_batch = batch * p.b_moves;
+  for (int k = work.first_k; k < work.first_k + work.k_steps; ++k) {
+    const int first_k = k * tile_k;
+    shared.ring.acquire(at, ATile::bytes + (load_b ? BTile::bytes : 0));
+    ptx::Barrier& full = shared.ring.full[at.stage];
+    ATile::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
+    if (load_b)
+      BTile::load<dims>(shared.b[plan::stationary_b ? 0 : at.stage], p.b, first_n, first_k, b_batch, full, share.place,
+                        whole_cluster);
+    last = at;
+    at.advance();
+  }
+}
+
+__device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Share share) {
+  Ring::Position at, last;
+  int columns = -1;  // whose tile of B stays
+  for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
+    const Work work = tiles.work();
+    const bool load_b = !plan::stationary_b || work.tile.n != columns;
+    if (plan::stationary_b && load_b && columns >= 0)
+      shared.ring.wait_empty(last);  // then nobody needs the old one
+    columns = work.tile.n;
+    load(p, shared, share, work, load_b, at, last);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm(const __grid_constant__ Parameters p) {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const int warp = ptx::warp_uniform(threadIdx.x / 32);
+  const Share share;
+
+  if (warp == 0 && ptx::elect_one()) {
+    ptx::prefetch_tensor_map(p.a);
+    ptx::prefetch_tensor_map(p.b);
+    shared.ring.init();
+  }
+  cluster_sync();
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+
+  if (warp < 4) {
+    ptx::registers_decrease<plan::producer_registers>();
+    if (warp == 0 && ptx::elect_one())
+      produce(p, shared, share);
+    __syncwarp();
+  } else {
+    ptx::registers_increase<plan::consumer_registers>();
+    consume<Products, EpilogueDriver<Results, Unscaled>>(p, shared, share, warp / 4 - 1);
+  }
+  // A neighbour may still write to this block's shared memory, or arrive at its barriers.
+  if constexpr (plan::cluster > 1)
+    cluster_sync();
+}
+
+}  // namespace tilesmith

@@ -1,0 +1,235 @@
+"""The launch that multiplies: the parameters of gemm.cu, gemm_fp32.cu and gemm_fp32_rs.cu."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from tilesmith.core.device import Device
+from tilesmith.core.params import (
+    MAX_BATCH_DIMS,
+    Address,
+    Aligned,
+    Int32,
+    Int32s,
+    Int64,
+    Int64s,
+    MapSlot,
+    ParameterBlock,
+    Pointer,
+    to,
+)
+from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
+from tilesmith.core.problem import Matrix
+from tilesmith.kernels.epilogue import EpilogueParameters
+from tilesmith.kernels.fp32_split import terms
+from tilesmith.kernels.fp32_split.terms import Findings, Split
+from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
+from tilesmith.kernels.hopper.layout import (
+    Configuration,
+    Layout,
+    Scale,
+    b_extent,
+    cluster_tiles,
+    clusters_at_once,
+    clusters_of,
+    column_group,
+    raster_group,
+    shared_memory,
+    staging,
+)
+from tilesmith.kernels.output import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputLines(ParameterBlock):
+    """The lines of one matrix of the output, for stores that TMA cannot do: they may start at any element."""
+
+    first: Annotated[Pointer, to("Output")]
+    stride: Int64
+    count: Int32
+    length: Int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ParameterBlock):
+    """The work of a persistent grid: every tile of every matrix, K possibly cut into parts. Tiles that run together
+    belong to one matrix and one part as long as there are any."""
+
+    tiles_m: Int32  # in tiles of a whole cluster
+    tiles_n: Int32
+    split_k: Int32
+    batches: Int32
+    k_steps: Int32  # of a part
+    longer_parts: Int32  # the first ones, which have one step more
+    raster_group: Int32  # tile rows that are done together
+    column_group: Int32  # columns of tiles that are done before the next ones, where blocks keep to theirs: see Walk
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScales(ParameterBlock):
+    """For each row of an operand, what undoes its scale."""
+
+    first: Annotated[Pointer, to("const int")]
+    pitch: Int32  # from one matrix to the next
+    matrices: Int32s  # from one index of a batch dimension to the next
+
+    @classmethod
+    def of(cls, split: Split, scale: Scale) -> "RowScales":
+        found = split.findings
+        undo = found.scales.full_range_exponents if scale is Scale.EXPONENTS else found.scales.factors
+        return cls(first=Address(found.buffer, undo), pitch=found.scales.pitch, matrices=_padded(split.matrix_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBlockExtents(ParameterBlock):
+    """The extents of row blocks of an operand's rows, each with its K chunks."""
+
+    found: Annotated[Pointer, to("const tilesmith::Extent", "kernels/fp32_split/extent.cuh")]
+    row_blocks: Int32
+
+    @classmethod
+    def of(cls, findings: Findings | None, matrix: Matrix) -> "RowBlockExtents":
+        if findings is None or findings.extents is None:
+            return cls(found=None, row_blocks=0)
+        return cls(found=Address("workspace", findings.extents), row_blocks=terms.row_blocks(matrix))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Common(ParameterBlock):
+    """The first parameters of all three kernels."""
+
+    a: MapSlot
+    b: MapSlot
+    out: MapSlot
+    out_lines: OutputLines
+    out_batch_stride: Int64s
+    schedule: Schedule
+    batch_size: Int32s
+    a_moves: Int32s  # 0 where the batch shares the operand, 1 elsewhere
+    b_moves: Int32s
+
+    @classmethod
+    def of(cls, layout: Layout, device: Device, c: Configuration) -> "_Common":
+        p, a, b, out, own = layout.problem, layout.a, layout.b, layout.out, staging(layout, c)
+        is_boxed = own.store is Store.BOXES
+        tiles_m, tiles_n = cluster_tiles(p, c)
+        k_steps, longer_parts = divmod(layout.k_steps, c.split_k)
+        return _Common(
+            a=a.tensor_map(c.tile_m, 1, p.batch),
+            b=b.tensor_map(b_extent(layout, c), c.cluster, p.batch),
+            out=out.tensor_map(own) if is_boxed else None,
+            out_lines=OutputLines(
+                first=None if is_boxed else Address(out.buffer, out.offset),
+                stride=out.line_stride,
+                count=out.lines,
+                length=out.length,
+            ),
+            out_batch_stride=_padded(() if out.is_partial else out.batch_strides),
+            schedule=Schedule(
+                tiles_m=tiles_m,
+                tiles_n=tiles_n,
+                split_k=c.split_k,
+                batches=p.batches,
+                k_steps=k_steps,
+                longer_parts=longer_parts,
+                raster_group=raster_group(layout),
+                column_group=column_group(p, device, c),
+            ),
+            batch_size=_padded(p.batch),
+            a_moves=_padded(tuple(int(stride != 0) for stride in a.batch_strides)),
+            b_moves=_padded(tuple(int(stride != 0) for stride in b.batch_strides)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmParameters(_Common):
+    """The parameters of gemm.cu."""
+
+    epilogue: Annotated[EpilogueParameters, Aligned(64)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fp32Parameters(_Common):
+    """The parameters of gemm_fp32.cu and gemm_fp32_rs.cu."""
+
+    m: Int32
+    depth: Int32
+    term_depth: Int32  # of the terms, which lie one behind the other along K
+    a_scales: RowScales
+    b_scales: RowScales
+    a_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
+    b_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
+    range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
+    a_range_stats_count: Int32
+    b_range_stats_count: Int32
+    # What the product finds out of rows for every split, if it splits A: a_range_stats then are its own.
+    split_exponents: Annotated[Pointer, to("int")]
+    split_pitch: Int32
+    a_extents: RowBlockExtents  # if zeros are skipped
+    b_extents: RowBlockExtents
+    epilogue: Annotated[EpilogueParameters, Aligned(64)]
+
+    @classmethod
+    def of_fp32(cls, layout: Layout, device: Device, c: Configuration, split: tuple[Split, Split]) -> "Fp32Parameters":
+        p, (a, b) = layout.problem, (each.findings for each in split)
+        skips_zeros = layout.skips_zeros(c)
+        return Fp32Parameters(
+            **_fields(_Common.of(layout, device, c)),
+            m=p.m,
+            depth=p.k,
+            term_depth=layout.b.term_depth,
+            a_scales=RowScales.of(split[0], layout.scale),
+            b_scales=RowScales.of(split[1], layout.scale),
+            a_range_stats=Address(a.buffer, a.range_stats),
+            b_range_stats=Address(b.buffer, b.range_stats),
+            range_check=Address("workspace", layout.range_check),
+            a_range_stats_count=a.blocks,
+            b_range_stats_count=b.blocks,
+            split_exponents=Address("workspace", a.scales.k_chunk_exponents) if layout.a_is_rs else None,
+            split_pitch=a.scales.k_chunk_pitch,
+            a_extents=RowBlockExtents.of(a if skips_zeros else None, p.a),
+            b_extents=RowBlockExtents.of(b if skips_zeros else None, p.b.transposed),
+            epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
+        )
+
+
+def _fields(value: ParameterBlock) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
+    return *values, *(0,) * (MAX_BATCH_DIMS - len(values))
+
+
+def product_launch(layout: Layout, device: Device, c: Configuration, runs: Runs = Runs.ALWAYS) -> KernelLaunch:
+    """The launch that multiplies. `runs`: when it does, if the operands are float32."""
+    constants: GemmConstants
+    parameters: GemmParameters | Fp32Parameters
+    if layout.split is None:
+        name, constants = "gemm", GemmConstants.of(layout, device, c)
+        parameters = GemmParameters(
+            **_fields(_Common.of(layout, device, c)), epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS)
+        )
+    else:
+        parameters = Fp32Parameters.of_fp32(layout, device, c, layout.split)
+        if layout.a_is_rs:
+            name, constants = "gemm_fp32_rs", RsConstants.of_fp32(layout, device, c, runs)
+        else:
+            name, constants = "gemm_fp32", TermConstants.of_fp32(layout, device, c, runs)
+    kernel = Kernel.of(
+        name,
+        f"kernels/hopper/{name}.cu",
+        constants,
+        parameters,
+        threads=c.threads,
+        shared_bytes=shared_memory(layout, device, c)[1],
+        wgmma=Wgmma(c.tile_n, layout.b.dtype, layout.a.mn_major, layout.b.mn_major, a_in_registers=layout.a_is_rs),
+    )
+    clusters = min(clusters_of(layout, c), clusters_at_once(layout, device, c))
+    return KernelLaunch(
+        kernel,
+        parameters,
+        grid=(clusters * c.cluster, 1, 1),
+        cluster=c.cluster,
+        awaits_predecessor=True,
+        multiplies=True,
+    )

@@ -1,0 +1,121 @@
+// Undoing the powers of two by which the rows of A and the columns of B were scaled.
+#pragma once
+
+#include "batch.cuh"
+#include "kernels/hopper/common.cuh"
+#include "vector.cuh"
+
+namespace tilesmith {
+
+// What undoes the scales of the rows of a matrix, from its first one on.
+template <typename RowScales>
+__device__ __forceinline__ const int* scales_of(const RowScales& scales, const BatchIndex& batch) {
+  int matrix = 0;
+#pragma unroll
+  for (int d = 0; d < max_batch_dims; ++d) matrix += batch.at[d] * scales.matrices[d];
+  return scales.first + static_cast<long long>(matrix) * scales.pitch;
+}
+
+__device__ __forceinline__ float times_power_of_two(float x, int exponent) {
+  // Three factors that are floats, whatever the exponent. Only a result that is no normal number may round twice.
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const int part = min(max(exponent, -126), 127);
+    x *= __int_as_float((part + 127) << 23);
+    exponent -= part;
+  }
+  return x;
+}
+
+template <Scale scale>
+__device__ __forceinline__ float unscaled(float x, int row, int column) {
+  if constexpr (scale == Scale::factors)
+    return x * __int_as_float(row) * __int_as_float(column);
+  else if constexpr (scale == Scale::exponents)
+    return times_power_of_two(x, row + column);
+  else
+    return x;
+}
+
+// The scales of a consumer's part of a tile. Those of the columns are in shared memory; a
+// thread has no registers for all of them.
+template <int tile_n, int threads>
+struct TileScales {
+  static constexpr int own_columns = (tile_n + threads - 1) / threads;
+
+  int rows[2];  // of the rows that the thread has
+  int columns[own_columns];
+
+  __device__ __forceinline__ TileScales() {}
+  // Starts to read them. `rows` is the thread's first row's, `columns` the tile's first column's; none if those of the
+  // columns are there already.
+  __device__ __forceinline__ TileScales(const int* row_scales, const int* column_scales, int thread)
+      : rows{row_scales[0], row_scales[8]} {
+    if (column_scales == nullptr)
+      return;
+#pragma unroll
+    for (int i = 0; i < own_columns; ++i) columns[i] = column_scales[min(thread + i * threads, tile_n - 1)];
+  }
+
+  __device__ __forceinline__ void put_columns(int* shared, int thread) const {
+#pragma unroll
+    for (int i = 0; i < own_columns; ++i)
+      if (thread + i * threads < tile_n)
+        shared[thread + i * threads] = columns[i];
+  }
+};
+
+// Undoes the scales of `columns` columns, from `first` on, of a thread's sums: of two rows, and of all columns of the
+// tile, of which it has two in eight from `column_scales` on.
+template <Scale scale, int first, int columns, int elements>
+__device__ __forceinline__ void unscale(float (&sum)[elements], const int (&row_scales)[2], const int* column_scales) {
+#pragma unroll
+  for (int j = first / 8; j < (first + columns) / 8; ++j) {
+    const auto column = *reinterpret_cast<const Vector<int, 2>*>(column_scales + 8 * j);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      sum[4 * j + i] = unscaled<scale>(sum[4 * j + i], row_scales[i / 2], column.element[i % 2]);
+  }
+}
+
+// In shared memory: what undoes the scales of a consumer's columns.
+struct ColumnScales {
+  int scales[consumers][plan::tile_n];
+
+  __device__ __forceinline__ int* column_scales(int consumer) { return scales[consumer]; }
+};
+
+// Undoes the scales of a consumer's results: see EpilogueDriver.
+class Scaled {
+  int* const columns_;
+  int rows_[2];
+
+ public:
+  static constexpr bool any = true;
+  using OfTile = TileScales<plan::tile_n, warpgroup_threads>;
+
+  template <typename Shared>
+  __device__ __forceinline__ Scaled(Shared& shared, int consumer) : columns_(shared.column_scales(consumer)) {}
+
+  static __device__ __forceinline__ const int* of_rows(const Parameters& p, const BatchIndex& batch) {
+    return scales_of(p.a_scales, batch);
+  }
+  static __device__ __forceinline__ const int* of_columns(const Parameters& p, const BatchIndex& batch) {
+    return scales_of(p.b_scales, batch);
+  }
+
+  __device__ __forceinline__ void take_rows(const OfTile& tile) {
+    rows_[0] = tile.rows[0];
+    rows_[1] = tile.rows[1];
+  }
+  __device__ __forceinline__ void put_columns(const OfTile& tile, int thread) const {
+    tile.put_columns(columns_, thread);
+  }
+
+  template <int first, int columns>
+  __device__ __forceinline__ void undo(float (&sum)[elements], int thread) const {
+    unscale<plan::scale, first, columns>(sum, rows_, columns_ + thread % 4 * 2);
+  }
+};
+
+}  // namespace tilesmith

@@ -1,0 +1,142 @@
+"""The output of the tensor-core kernels: the caller's own or partial products, and how it is stored."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tilesmith.core.params import Buffer, KernelEnum, TensorMap
+from tilesmith.core.problem import ALIGNMENT, Matrix
+from tilesmith.kernels.operand import round_up
+
+_LINE_BYTES: Final = 128  # of a box, at most
+_WARP_ROWS: Final = 16
+_WARPGROUP_ROWS: Final = 64
+
+
+class Store(KernelEnum):
+    """How results leave shared memory: tile_store.cuh."""
+
+    BOXES = 0  # by TMA
+    VECTORS = 1  # by the threads, 16 bytes each
+    LINES = 2  # by the threads, from and to any element
+    DIRECT = 3  # they are never in it: by the threads from their registers, 16 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How tiles pass through shared memory: StagedChunk and Storer of tile_store.cuh."""
+
+    store: Store
+    chunk: int  # columns that are staged at once
+    by_warp: bool  # each warp stages its own rows; or else the warpgroup together
+    buffers: int
+    line: int  # elements of a line of a box
+    lines: int  # of a box
+    padding: int = 0  # bytes after a row of a chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a kernel writes: the output itself, or float32 partial products in the workspace."""
+
+    dtype: torch.dtype
+    along_m: bool  # lines run along M
+    aligned: bool  # all lines start and end at multiples of 16 bytes, or what follows them is ours
+    buffer: Buffer
+    offset: int  # bytes into the buffer
+    length: int  # of a line
+    lines: int
+    line_stride: int  # elements
+    batch: tuple[int, ...]
+    batch_strides: tuple[int, ...]
+
+    @property
+    def is_partial(self) -> bool:
+        return self.buffer == "workspace"
+
+    @property
+    def bytes(self) -> int:
+        return self.batch[0] * self.batch_strides[0] * self.dtype.itemsize
+
+    def staging(self, tile_n: int, *, by_rows: bool, overlapped: bool, lean: bool) -> Staging:
+        """How tiles of this width pass through shared memory. `by_rows`: whole rows of a tile leave together, which
+        memory prefers, but they take more space. `overlapped`: long products run at the same time, which need shared
+        memory as well. `lean`: in as little space as possible."""
+        max_line = _LINE_BYTES // self.dtype.itemsize
+        if by_rows and self.aligned and not self.along_m and tile_n % max_line == 0:
+            if overlapped and self.dtype == torch.float32:
+                return Staging(Store.DIRECT, max_line, True, 0, max_line, _WARP_ROWS)
+            pieces = range(1, tile_n // max_line + 1)
+            chunk = next(tile_n // i for i in pieces if tile_n % (i * max_line) == 0 and tile_n // i <= 4 * max_line)
+            padding = 32 if self.dtype.itemsize == 4 else 16
+            return Staging(Store.VECTORS, chunk, True, 1, max_line, _WARP_ROWS, padding)
+        chunk = next(width for width in (64, 32, 16, 8) if width <= max_line and tile_n % width == 0)
+        store = Store.BOXES if self.aligned else Store.LINES
+        buffers = max(32 // chunk, 1) if lean else 2
+        if self.along_m:
+            return Staging(
+                store, chunk, by_warp=False, buffers=buffers, line=min(_WARPGROUP_ROWS, max_line), lines=chunk
+            )
+        if self.aligned:
+            return Staging(store, chunk, by_warp=False, buffers=buffers, line=chunk, lines=_WARPGROUP_ROWS)
+        return Staging(store, chunk, by_warp=True, buffers=buffers, line=chunk, lines=_WARP_ROWS)
+
+    def tensor_map(self, staging: Staging) -> TensorMap:
+        size = self.dtype.itemsize
+        strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *self.batch_strides)
+        return TensorMap(
+            buffer=self.buffer,
+            offset=self.offset,
+            dtype=self.dtype,
+            sizes=(self.length, self.lines, *self.batch),
+            strides=tuple(stride * size for stride in strides),
+            box=(staging.line, staging.lines, *(1 for _ in self.batch)),
+            line_bytes=staging.line * size,
+        )
+
+
+def direct(out: Matrix, batch: tuple[int, ...]) -> Output | None:
+    """The output as it lies, if its rows or its columns are contiguous."""
+    along_m = _runs_along_m(out)
+    lines = out.transposed if along_m else out
+    if lines.columns > 1 and lines.column_stride != 1:
+        return None
+    # TMA writes the last 16 bytes of a line whole, even where the tensor map ends within them.
+    granule = ALIGNMENT // out.dtype.itemsize
+    steps = (lines.columns, *(() if lines.rows == 1 else (lines.row_stride,)), *out.batch_strides)
+    return Output(
+        dtype=out.dtype,
+        along_m=along_m,
+        aligned=out.alignment >= ALIGNMENT and not any(step % granule for step in steps),
+        buffer="out",
+        offset=0,
+        length=lines.columns,
+        lines=lines.rows,
+        line_stride=lines.row_stride,
+        batch=batch,
+        batch_strides=out.batch_strides,
+    )
+
+
+def partial(out: Matrix, matrices: int, offset: int) -> Output:
+    """Dense float32 matrices in the workspace, their lines along those of the output."""
+    along_m = _runs_along_m(out)
+    lines = out.transposed if along_m else out
+    pitch = round_up(lines.columns, ALIGNMENT // torch.float32.itemsize)
+    return Output(
+        dtype=torch.float32,
+        along_m=along_m,
+        aligned=True,
+        buffer="workspace",
+        offset=offset,
+        length=lines.columns,
+        lines=lines.rows,
+        line_stride=pitch,
+        batch=(matrices,),
+        batch_strides=(lines.rows * pitch,),
+    )
+
+
+def _runs_along_m(out: Matrix) -> bool:
+    return out.column_stride != 1 and out.row_stride == 1

@@ -1,0 +1,95 @@
+"""The launch that copies 16-bit operands whose strides TMA cannot take: realign.cu."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from tilesmith.core.params import (
+    Address,
+    Buffer,
+    Int32,
+    Int64,
+    Int64s,
+    KernelConstants,
+    ParameterBlock,
+    Pointer,
+    UInt32,
+    UInt32s,
+    to,
+)
+from tilesmith.core.plan import Kernel, KernelLaunch
+from tilesmith.kernels.operand import Operand, moving_batch
+
+_THREADS: Final = 128
+_SEGMENT: Final = 256  # elements: a vector for each lane
+_AT_ONCE: Final = 2  # segments of a warp, so that their reads are under way together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(KernelConstants):
+    """The constants of realign.cu."""
+
+    copies: int
+    batch_dims: int
+    segment: int = _SEGMENT
+    at_once: int = _AT_ONCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(ParameterBlock):
+    """What is copied of one operand."""
+
+    source: Annotated[Pointer, to("const unsigned short")]
+    target: Annotated[Pointer, to("unsigned short")]
+    line_stride: Int64  # of the source
+    element_stride: Int64
+    batch_stride: Int64s
+    pitch: Int64  # of the lines of the copy
+    lines: UInt32  # of one matrix
+    tasks: UInt32  # segments of all lines of all matrices
+    length: Int32
+    segments: UInt32  # of a line
+    batch_size: UInt32s
+
+    @classmethod
+    def of(cls, copy: Operand, source: Buffer, batch: Sequence[int]) -> "Copy":
+        matrix = copy.matrix
+        segments = math.ceil(copy.length / _SEGMENT)
+        moving = moving_batch(matrix, batch)
+        line_stride, element_stride = (
+            (matrix.column_stride, matrix.row_stride) if copy.mn_major else (matrix.row_stride, matrix.column_stride)
+        )
+        return cls(
+            source=Address(source),
+            target=Address("workspace", copy.offset),
+            line_stride=line_stride,
+            element_stride=1 if copy.length == 1 else element_stride,
+            batch_stride=tuple(stride for _, stride in moving),
+            pitch=copy.line_stride,
+            lines=copy.lines,
+            tasks=copy.lines * segments * math.prod(n for n, _ in moving),
+            length=copy.length,
+            segments=segments,
+            batch_size=tuple(size for size, _ in moving),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(ParameterBlock):
+    """The parameters of realign.cu."""
+
+    copies: tuple[Copy, ...]
+
+
+def launch(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> KernelLaunch:
+    """The launch that makes the copies, each from a buffer."""
+    parameters = Parameters(copies=tuple(Copy.of(copy, source, batch) for copy, source in copies))
+    constants = Constants(copies=len(copies), batch_dims=len(batch))
+    warps = sum(math.ceil(copy.tasks / _AT_ONCE) for copy in parameters.copies)
+    return KernelLaunch(
+        Kernel.of("realign", "kernels/realign.cu", constants, parameters, threads=_THREADS),
+        parameters,
+        grid=(math.ceil(warps / (_THREADS // 32)), 1, 1),
+        awaits_predecessor=True,
+    )

@@ -1,0 +1,192 @@
+// C = A B on the CUDA cores: one chain of multiply-adds over K, in order, for any
+// element type and any strides.
+//
+// A block computes a tile of C. Tiles of A and B pass through two buffers in shared memory:
+// while one is multiplied, the next is on its way from global memory in registers; and while
+// one step of K is multiplied, the next step's values are on their way from shared memory. A
+// warp holds its part of the tile as 4 x 8 threads, each with groups of 16 bytes along M and N:
+//
+//            n ->    |  0  2 .. 14 |  0  2 .. 14 |     a thread's groups repeat across the
+//     m              |  1  3 .. 15 |  1  3 .. 15 |     warp's tile, so that the lanes' reads
+//     |              | 16 18 .. 30 | 16 18 .. 30 |     of one group lie side by side in
+//     v              | 17 19 .. 31 | 17 19 .. 31 |     shared memory
+//
+// Neighbours (lanes that differ in bit 0) share columns and next neighbours (bit 1) share rows:
+// with that the hardware serves a 16-byte read of half a warp at once.
+//
+// The translation unit defines the constants in namespace plan before it includes this file.
+
+#include "element.cuh"
+#include "kernels/epilogue.cuh"
+#include "kernels/simt/staged_tile.cuh"
+#include "scheduler.cuh"
+
+namespace tilesmith {
+
+using plan::Accumulator;
+using plan::Element;
+using plan::Index;
+using plan::Output;
+using plan::Parameters;
+
+constexpr int lanes_m = plan::lanes_m, lanes_n = plan::lanes_n;
+constexpr int group = 16 / sizeof(Accumulator);
+constexpr int warp_m = lanes_m * plan::thread_m;
+constexpr int warp_n = lanes_n * plan::thread_n;
+constexpr int warps_n = plan::tile_n / warp_n;
+static_assert(plan::tile_k % 2 == 0);
+static_assert(plan::tile_m / warp_m * warps_n * 32 == plan::threads);
+
+using OwnEpilogue = Epilogue<Output, plan::batch_dims>;
+
+struct Shared {
+  Accumulator a[2][plan::tile_k][plan::a_pitch];
+  Accumulator b[2][plan::tile_k][plan::b_pitch];
+};
+static_assert(sizeof(Shared) == plan::shared_bytes);
+
+// The values of A and B that a thread multiplies in one step of K.
+struct Fragments {
+  Accumulator a[plan::thread_m];
+  Accumulator b[plan::thread_n];
+
+  __device__ __forceinline__ void read(const Accumulator* a_row, const Accumulator* b_row) {
+    read_groups<plan::thread_m, lanes_m>(a, a_row);
+    read_groups<plan::thread_n, lanes_n>(b, b_row);
+  }
+
+ private:
+  // One lane's groups of a row, which lie `lanes` groups apart.
+  template <int count, int lanes>
+  static __device__ __forceinline__ void read_groups(Accumulator (&values)[count], const Accumulator* row) {
+#pragma unroll
+    for (int g = 0; g < count / group; ++g) {
+      auto vector = *reinterpret_cast<const Vector<Accumulator, group>*>(row + g * lanes * group);
+#pragma unroll
+      for (int e = 0; e < group; ++e) values[g * group + e] = vector.element[e];
+    }
+  }
+};
+
+// Which row or column of the warp's tile a thread's i-th one is.
+template <int lanes>
+__device__ __forceinline__ int group_offset(int lane, int i) {
+  return i / group * lanes * group + lane * group + i % group;
+}
+
+// Adds what the output has. Not of all types, but then the plan does not allow it.
+template <bool may_add, int width>
+__device__ __forceinline__ void add(Vector<Output, width>& stored, const Vector<Output, width>& there) {
+  if constexpr (may_add)
+#pragma unroll
+    for (int e = 0; e < width; ++e) stored.element[e] += there.element[e];
+}
+
+extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
+    simt(const __grid_constant__ Parameters p) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+
+  const Element* a = p.a;
+  const Element* b = p.b;
+  Output* out = p.out;
+  OwnEpilogue epilogue(p.epilogue);
+  if constexpr (plan::batch_dims > 0) {
+    long long index[plan::batch_dims > 0 ? plan::batch_dims : 1];
+    long long batch = blockIdx.y + static_cast<long long>(gridDim.y) * blockIdx.z;
+    if (batch >= p.batches)
+      return;
+#pragma unroll
+    for (int d = plan::batch_dims - 1; d >= 0; --d) {
+      const long long i = index[d] = batch % p.batch[d].size;
+      batch /= p.batch[d].size;
+      a += i * p.batch[d].a_stride;
+      b += i * p.batch[d].b_stride;
+      out += i * p.batch[d].out_stride;
+    }
+    epilogue.move_to(index);
+  }
+
+  const Index m = p.m, n = p.n, k = p.k;
+  TileCoordinate tile = grouped_tile(blockIdx.x, p.tiles_m, p.tiles_n, plan::raster_group);
+  const Index first_m = static_cast<Index>(tile.m) * plan::tile_m;
+  const Index first_n = static_cast<Index>(tile.n) * plan::tile_n;
+
+  const int warp = threadIdx.x / 32;
+  const int lane_m = threadIdx.x % 2 + threadIdx.x % 32 / 16 * 2;
+  const int lane_n = threadIdx.x / 2 % lanes_n;
+  const int warp_first_m = warp / warps_n * warp_m;
+  const int warp_first_n = warp % warps_n * warp_n;
+
+  StagedTile<Element, Accumulator, Index, plan::tile_m, plan::tile_k, plan::a_pitch, plan::threads, plan::a_along_k,
+             plan::a_vector>
+      a_tile(a, first_m, m, p.a_stride_m, p.a_stride_k);
+  StagedTile<Element, Accumulator, Index, plan::tile_n, plan::tile_k, plan::b_pitch, plan::threads, plan::b_along_k,
+             plan::b_vector>
+      b_tile(b, first_n, n, p.b_stride_n, p.b_stride_k);
+
+  Accumulator sum[plan::thread_m][plan::thread_n] = {};
+
+  a_tile.load(k);
+  b_tile.load(k);
+  a_tile.store(shared.a[0]);
+  b_tile.store(shared.b[0]);
+  __syncthreads();
+
+  const Accumulator* a_row = &shared.a[0][0][warp_first_m + lane_m * group];
+  const Accumulator* b_row = &shared.b[0][0][warp_first_n + lane_n * group];
+  Fragments fragments[2];
+  fragments[0].read(a_row, b_row);
+
+  int buffer = 0;
+  for (Index k_left = k; k_left > 0; k_left -= plan::tile_k) {
+#pragma unroll
+    for (int kk = 0; kk < plan::tile_k; ++kk) {
+      if (kk == 0) {
+        a_tile.load(k_left - plan::tile_k);
+        b_tile.load(k_left - plan::tile_k);
+      }
+      if (kk == plan::tile_k - 1) {
+        // One barrier a tile is enough: the buffer written here was last read before the previous one.
+        buffer ^= 1;
+        a_tile.store(shared.a[buffer]);
+        b_tile.store(shared.b[buffer]);
+        __syncthreads();
+        a_row = &shared.a[buffer][0][warp_first_m + lane_m * group];
+        b_row = &shared.b[buffer][0][warp_first_n + lane_n * group];
+      }
+      const int next = (kk + 1) % plan::tile_k;
+      fragments[(kk + 1) % 2].read(a_row + next * plan::a_pitch, b_row + next * plan::b_pitch);
+      const Fragments& now = fragments[kk % 2];
+#pragma unroll
+      for (int i = 0; i < plan::thread_m; ++i)
+#pragma unroll
+        for (int j = 0; j < plan::thread_n; ++j) sum[i][j] = multiply_add(now.a[i], now.b[j], sum[i][j]);
+    }
+  }
+
+  constexpr int width = plan::out_vector;
+#pragma unroll
+  for (int i = 0; i < plan::thread_m; ++i) {
+    const Index row = first_m + warp_first_m + group_offset<lanes_m>(lane_m, i);
+#pragma unroll
+    for (int j = 0; j < plan::thread_n; j += width) {
+      const Index column = first_n + warp_first_n + group_offset<lanes_n>(lane_n, j);
+      if constexpr (has_epilogue)
+        if (row < m && column < n)
+#pragma unroll
+          for (int e = 0; e < width; ++e) sum[i][j + e] = epilogue.of(sum[i][j + e], row, column + e);
+      Vector<Output, width> stored;
+#pragma unroll
+      for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
+      if (row < m && column < n) {
+        auto* const to = reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n);
+        if (plan::may_add && p.adds)
+          add<plan::may_add>(stored, *to);
+        *to = stored;
+      }
+    }
+  }
+}
+
+}  // namespace tilesmith

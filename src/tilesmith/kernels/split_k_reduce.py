@@ -1,0 +1,92 @@
+"""The launch that adds the partial products of a split K: split_k_reduce.cu."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from tilesmith.core.params import (
+    MAX_BATCH_DIMS,
+    Address,
+    Int32,
+    Int32s,
+    Int64,
+    Int64s,
+    KernelConstants,
+    ParameterBlock,
+    Pointer,
+    to,
+)
+from tilesmith.core.plan import Kernel, KernelLaunch
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.element import CUDA_TYPES
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.output import Output
+
+_WARPS: Final = 8
+_VECTOR: Final = 4  # elements
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(KernelConstants):
+    """The constants of split_k_reduce.cu."""
+
+    Output: str
+    vector: int = _VECTOR
+    out_vector: int
+    turns: int  # warps that share vectors
+    epilogue: EpilogueConstants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(ParameterBlock):
+    """The parameters of split_k_reduce.cu."""
+
+    partial: Annotated[Pointer, to("const float")]  # [split][batch][line][pitch]
+    out: Annotated[Pointer, to("Output")]
+    line_stride: Int64  # of the output
+    element_stride: Int64
+    batch_stride: Int64s
+    pitch: Int64
+    vectors: Int64  # of one split
+    lines: Int64  # of one matrix
+    length: Int32
+    split_k: Int32
+    batch_size: Int32s
+    epilogue: EpilogueParameters  # of lines and their elements
+
+
+def launch(problem: Problem, partials: Output, split_k: int) -> KernelLaunch:
+    """The launch that adds the partial products into the output."""
+    by_lines = problem.transposed if partials.along_m else problem
+    out, batch, lines = problem.out, problem.batch, by_lines.out
+    missing_dims = MAX_BATCH_DIMS - len(batch)
+    vectors = partials.batch[0] // split_k * partials.lines * partials.line_stride // _VECTOR
+    turns = next(warps for warps in (1, 2, 4, _WARPS) if 2 * warps >= split_k or warps == _WARPS)
+    parameters = Parameters(
+        partial=Address("workspace", partials.offset),
+        out=Address("out"),
+        line_stride=lines.row_stride,
+        element_stride=lines.column_stride,
+        batch_stride=(*out.batch_strides, *(0,) * missing_dims),
+        pitch=partials.line_stride,
+        vectors=vectors,
+        lines=partials.lines,
+        length=partials.length,
+        split_k=split_k,
+        batch_size=(*batch, *(1,) * missing_dims),
+        epilogue=EpilogueParameters.of(by_lines.epilogue, MAX_BATCH_DIMS),
+    )
+    steps = (lines.row_stride, *out.batch_strides, lines.columns)
+    is_aligned = out.alignment >= _VECTOR * out.dtype.itemsize and not any(step % _VECTOR for step in steps)
+    constants = Constants(
+        Output=CUDA_TYPES[out.dtype],
+        out_vector=_VECTOR if lines.column_stride == 1 and is_aligned else 1,
+        turns=turns,
+        epilogue=EpilogueConstants.of(by_lines.epilogue),
+    )
+    return KernelLaunch(
+        Kernel.of("split_k_reduce", "kernels/split_k_reduce.cu", constants, parameters, threads=32 * _WARPS),
+        parameters,
+        grid=(math.ceil(vectors / (32 * _WARPS // turns)), 1, 1),
+        awaits_predecessor=True,
+    )

@@ -1,0 +1,38 @@
+"""How the launches explain themselves that come before and after a product, whatever family makes it."""
+
+from tilesmith.core.numbers import listed
+from tilesmith.core.plan import KernelLaunch, Plan
+from tilesmith.kernels import realign, split_k_reduce
+from tilesmith.kernels.family import LaunchWords
+
+LEAVES_PARTIALS = "; leaves float32 sums of each part of K in the workspace"
+
+
+def sources(launch: KernelLaunch) -> list[str]:
+    """The operands that a launch reads where the caller has them, in its order."""
+    return [each.buffer.upper() for _, each in launch.parameters.addresses() if each.buffer in ("a", "b")]
+
+
+def describe(launch: KernelLaunch, plan: Plan) -> LaunchWords:
+    """What such a launch does."""
+    match launch.kernel.constants:
+        case realign.Constants():
+            lines = "lines that start at multiples of 16 bytes, as TMA needs"
+            return LaunchWords(f"copies {listed(sources(launch))} to {lines}")
+        case split_k_reduce.Constants():
+            output = f"the {str(plan.problem.out.dtype).removeprefix('torch.')} output"
+            if plan.split_k == 1:
+                return LaunchWords(f"stores the sums in {output}, which has no contiguous lines")
+            return LaunchWords(f"adds the {plan.split_k} parts of K in their order into {output}")
+        case unknown:
+            raise TypeError(f"{type(unknown).__name__} are no constants of a launch around a product")
+
+
+def error_of_float32(plan: Plan) -> str:
+    """The error of float32 that is summed in no single chain."""
+    if plan.problem.accuracy == "tf32":
+        return "No larger than that of torch's TF32 product (docs/accuracy.md has the limits)."
+    return (
+        "No larger than that of torch's float32 product, in norm and in the worst element, down to 3e-7 and 1e-6 "
+        "(docs/accuracy.md has the limits)."
+    )

@@ -1,0 +1,149 @@
+"""The kernels that take the place of torch's, one for each overload of its products."""
+
+from collections.abc import Callable
+from threading import local
+from typing import Any, Final, Protocol
+
+import torch
+
+from tilesmith.override.routes import ONE, Route, Routes, epilogue_of, shares_memory
+from tilesmith.override.settings import OPERATORS
+
+Function = Callable[..., torch.Tensor]
+
+OVERLOADS: Final = ("", ".out", ".dtype", ".dtype_out")
+NAMES: Final = tuple(operator + overload for operator in OPERATORS for overload in OVERLOADS)
+
+
+class Switch(Protocol):
+    """Where the kernels ask for the routes that hold now."""
+
+    @property
+    def routes(self) -> "Routes | Watch": ...
+
+
+class Watch(local):
+    """Stands between timed kernels and the routes. The clock of a thread starts when a call's route is known: planning
+    and compiling are no part of its time."""
+
+    def __init__(self, switch: Switch, on_gpu: bool) -> None:
+        self._switch, self._on_gpu = switch, on_gpu
+
+    @property
+    def routes(self) -> "Watch":
+        return self
+
+    def find(self, *arguments: Any) -> Route:
+        route = self._switch.routes.find(*arguments)
+        self._count = route[1]
+        self._started = self._count.start(self._on_gpu)
+        return route
+
+    def timed(self, function: Function) -> Function:
+        """The function, with the time of each call added to its count."""
+
+        def call(*arguments: Any, **options: Any) -> torch.Tensor:
+            result = function(*arguments, **options)
+            self._count.stop(self._started)
+            return result
+
+        return call
+
+
+def kernels(switch: Switch, previous: dict[str, Function]) -> dict[str, Function]:
+    """The function to register for each name, in the place of the previous one."""
+    made: dict[str, Function] = {}
+    for operator in OPERATORS:
+        make = _additions if "add" in operator else _products
+        functions = make(operator, switch, *(previous[operator + overload] for overload in OVERLOADS))
+        made |= {operator + overload: function for overload, function in zip(OVERLOADS, functions, strict=True)}
+    return made
+
+
+def _products(
+    operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
+) -> tuple[Function, ...]:
+    """Makes the kernels of `mm` and `bmm`."""
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        run, count = switch.routes.find(operator, a, b)
+        count.calls += 1
+        return plain(a, b) if run is None else run(a, b)
+
+    def product_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        run, count = switch.routes.find(operator, a, b, None, out)
+        count.calls += 1
+        return into(a, b, out=out) if run is None else run(a, b, out)
+
+    def product_dtype(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+        run, count = switch.routes.find(operator, a, b, out_dtype)
+        count.calls += 1
+        return wider(a, b, out_dtype) if run is None else run(a, b)
+
+    def product_dtype_out(
+        a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        run, count = switch.routes.find(operator, a, b, out_dtype, out)
+        count.calls += 1
+        return wider_into(a, b, out_dtype, out=out) if run is None else run(a, b, out)
+
+    return product, product_out, product_dtype, product_dtype_out
+
+
+def _additions(
+    operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
+) -> tuple[Function, ...]:
+    """Makes the kernels of `addmm` and `baddbmm`."""
+
+    def added(
+        c: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        beta: Any,
+        alpha: Any,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        run, count = switch.routes.find(operator, a, b, out_dtype, out, c, (beta, alpha))
+        count.calls += 1
+        if run is None:
+            return None
+        epilogue = epilogue_of((c, beta, alpha))
+        if out is not None and shares_memory(out, c):  # c is read after the first results are written
+            return out.copy_(run(a, b, out.new_empty_strided(out.shape, out.stride()), None, epilogue))
+        return run(a, b, out, None, epilogue)
+
+    def addition(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
+        if beta is ONE and alpha is ONE:
+            run, count = switch.routes.find(operator, a, b, None, None, c)
+            count.calls += 1
+            return plain(c, a, b) if run is None else run(a, b, c)
+        result = added(c, a, b, None, beta, alpha)
+        return plain(c, a, b, beta=beta, alpha=alpha) if result is None else result
+
+    def addition_out(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
+    ) -> torch.Tensor:
+        result = added(c, a, b, None, beta, alpha, out)
+        return into(c, a, b, beta=beta, alpha=alpha, out=out) if result is None else result
+
+    def addition_dtype(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+    ) -> torch.Tensor:
+        result = added(c, a, b, out_dtype, beta, alpha)
+        return wider(c, a, b, out_dtype, beta=beta, alpha=alpha) if result is None else result
+
+    def addition_dtype_out(
+        c: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype,
+        *,
+        beta: Any = 1,
+        alpha: Any = 1,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        result = added(c, a, b, out_dtype, beta, alpha, out)
+        return wider_into(c, a, b, out_dtype, beta=beta, alpha=alpha, out=out) if result is None else result
+
+    return addition, addition_out, addition_dtype, addition_dtype_out

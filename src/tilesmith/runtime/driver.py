@@ -1,0 +1,283 @@
+"""The CUDA driver: loading a cubin and launching its kernel. No other file calls it."""
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+
+from tilesmith.core.errors import DriverError, UnavailableError
+from tilesmith.core.params import BUFFERS, TensorMap
+from tilesmith.core.plan import KernelLaunch
+
+_INSTALL: Final = (
+    "Tilesmith needs the CUDA driver and its Python bindings ({reason}). Install an NVIDIA driver for CUDA 13, and: "
+    'pip install "cuda-bindings>=13,<14"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel loaded into the context of one GPU."""
+
+    handle: Any  # CUfunction
+    library: Any  # CUlibrary: it must outlive the function
+
+
+class Launch:
+    """One kernel, one grid, and one buffer for its arguments, ready to go.
+
+    The buffer is this object's own, so one thread uses it at a time.
+    """
+
+    __slots__ = (
+        "_addresses",
+        "_arguments",
+        "_attributes",
+        "_buffers",
+        "_call",
+        "_config",
+        "_function",
+        "_launch",
+        "_pointers",
+        "_tensor_maps",
+    )
+
+    def __init__(self, function: Function, launch: KernelLaunch) -> None:
+        self._function = function
+        self._launch = _raw("cuLaunchKernelEx", 4)
+        self._buffers: tuple[int, ...] = ()  # that the arguments have
+        arguments = launch.parameters.packed()
+        self._arguments = ctypes.create_string_buffer(arguments, len(arguments))
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._arguments))
+        self._addresses = tuple(
+            (position, BUFFERS.index(each.buffer), each.offset) for position, each in launch.parameters.addresses()
+        )
+        self._tensor_maps = tuple(
+            _TensorMapSlot(each, ctypes.addressof(self._arguments) + position)
+            for position, each in launch.parameters.tensor_maps()
+        )
+        self._attributes = ctypes.create_string_buffer(_attributes(launch))
+        count = len(self._attributes) // _ATTRIBUTE.size
+        self._config = ctypes.create_string_buffer(_CONFIG.size)
+        _CONFIG.pack_into(
+            *(self._config, 0),
+            *(*launch.grid, launch.kernel.threads, 1, 1, launch.kernel.shared_bytes),
+            *(0, ctypes.addressof(self._attributes), count),
+        )
+        self._call = (
+            *(ctypes.addressof(self._config), int(function.handle)),
+            *(ctypes.addressof(self._pointers), 0),
+        )
+
+    def __call__(self, stream: int, device_index: int, buffers: tuple[int, ...]) -> None:
+        """Launches on a stream of the GPU, with the addresses of BUFFERS."""
+        if buffers != self._buffers:
+            for position, buffer, offset in self._addresses:
+                _pack_address(self._arguments, position, buffers[buffer] + offset)
+            for slot in self._tensor_maps:
+                if slot.address != buffers[slot.buffer]:
+                    slot.point_to(buffers[slot.buffer])
+            self._buffers = buffers
+        _pack_address(self._config, _STREAM_OFFSET, stream)
+        status = self._launch(*self._call)
+        if status != 0:
+            _recover(status, device_index, self._launch, *self._call)
+
+
+class LaunchGraph:
+    """Launches with their buffers, one after the other, as a CUDA graph: for the host they are one launch.
+
+    One thread makes them at a time (runtime/graph_replay.py).
+    """
+
+    __slots__ = ("_graph", "_handle", "_launch", "used")
+
+    def __init__(self, launches: Sequence[Launch], device_index: int, buffers: tuple[int, ...]) -> None:
+        driver = _driver()
+        self._launch = _raw("cuGraphLaunch", 2)
+        _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+        # Nothing here concerns a capture that another thread is at.
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        previous = _check(driver, *driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            stream = _recording_stream(device_index)
+            _check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
+            try:
+                for launch in launches:
+                    launch(int(stream), device_index, buffers)
+            finally:
+                graph = _check(driver, *driver.cuStreamEndCapture(stream))
+            self._graph = _check(driver, *driver.cuGraphInstantiate(graph, 0))
+            _check(driver, *driver.cuGraphDestroy(graph))
+        finally:
+            _check(driver, *driver.cuThreadExchangeStreamCaptureMode(previous))
+        self._handle = int(self._graph)
+        self.used = True  # from time to time asked for, and then reset
+
+    def __call__(self, stream: int, device_index: int) -> None:
+        """Launches on a stream of the GPU, which must not be capturing."""
+        self.used = True
+        status = self._launch(self._handle, stream)
+        if status != 0:
+            _recover(status, device_index, self._launch, self._handle, stream)
+
+    def destroy(self) -> None:
+        """What is under way goes on."""
+        driver = _driver()
+        _check(driver, *driver.cuGraphExecDestroy(self._graph))
+
+
+@cache
+def _recording_stream(device_index: int) -> Any:
+    """Where launches are captured, of the GPU whose context is current."""
+    driver = _driver()
+    return _check(driver, *driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+
+def _recover(status: int, device_index: int, launch: Any, *arguments: int) -> None:
+    """After a launch that failed: raises, unless all that was missing is a context. A thread that has made no CUDA
+    call yet has none."""
+    driver = _driver()
+    if status == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+        _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+        status = launch(*arguments)
+    _check(driver, driver.CUresult(status))
+
+
+# CUlaunchConfig: the grid, the block, the bytes of shared memory; the stream; the attributes and their count. And
+# CUlaunchAttribute: its name, and up to 64 bytes.
+_CONFIG: Final = struct.Struct("<7I4xqqI4x")
+_STREAM_OFFSET: Final = 32
+_ATTRIBUTE: Final = struct.Struct("<I4x64s")
+
+
+def _attributes(launch: KernelLaunch) -> bytes:
+    names = _driver().CUlaunchAttributeID
+    values = {}
+    if launch.cluster > 1:
+        values[names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION] = struct.pack("<3I", launch.cluster, 1, 1)
+    if launch.awaits_predecessor:
+        values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
+    return b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
+
+
+@cache
+def _raw(name: str, arguments: int) -> Any:
+    """A function of the driver itself, whose arguments lie ready: its bindings convert them, and what it returns, for
+    every call."""
+    function = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    function.argtypes = [ctypes.c_void_p] * arguments
+    function.restype = ctypes.c_int
+    return function
+
+
+_pack_address = struct.Struct("<q").pack_into
+
+_TENSOR_MAP_BYTES: Final = 128
+_MAX_ENCODED_MAPS: Final = 256  # of a slot: a program's tensors come back to the same addresses
+
+
+class _TensorMapSlot:
+    """The place of a tensor map in a launch's arguments. Encoding takes microseconds, so it is done once an address."""
+
+    __slots__ = ("_encoded", "_tensor_map", "_where", "address", "buffer")
+
+    def __init__(self, tensor_map: TensorMap, where: int) -> None:
+        self._tensor_map = tensor_map
+        self._where = where
+        self._encoded: dict[int, bytes] = {}
+        self.buffer = BUFFERS.index(tensor_map.buffer)
+        self.address = -1  # what the map in the arguments points to
+
+    def point_to(self, address: int) -> None:
+        encoded = self._encoded.get(address)
+        if encoded is None:
+            if len(self._encoded) >= _MAX_ENCODED_MAPS:
+                self._encoded.clear()
+            encoded = self._encoded[address] = _encode(self._tensor_map, address)
+        ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
+        self.address = address
+
+
+def _encode(tensor_map: TensorMap, address: int) -> bytes:
+    """The map of a tensor whose buffer is at `address`, as TMA reads it."""
+    driver = _driver()
+    rank = len(tensor_map.sizes)
+    dtypes = {
+        torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        torch.float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    }
+    swizzles = {
+        16: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+    }
+    encoded = _check(
+        driver,
+        *driver.cuTensorMapEncodeTiled(
+            dtypes[tensor_map.dtype],
+            rank,
+            address + tensor_map.offset,
+            [driver.cuuint64_t(size) for size in tensor_map.sizes],
+            [driver.cuuint64_t(stride) for stride in tensor_map.strides],
+            [driver.cuuint32_t(size) for size in tensor_map.box],
+            [driver.cuuint32_t(1)] * rank,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzles[tensor_map.line_bytes],
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        ),
+    )
+    return ctypes.string_at(encoded.getPtr(), _TENSOR_MAP_BYTES)
+
+
+def load(cubin: bytes, entry: str, shared_bytes: int, device_index: int) -> Function:
+    """Loads a cubin's kernel into the GPU's primary context, which is torch's."""
+    driver = _driver()
+    _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+    library = _check(driver, *driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
+    kernel = _check(driver, *driver.cuLibraryGetKernel(library, entry.encode()))
+    function = _check(driver, *driver.cuKernelGetFunction(kernel))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _check(driver, *driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+    # Lazy loading would otherwise wait for the first launch, which may be inside a graph's capture.
+    _check(driver, *driver.cuFuncLoad(function))
+    return Function(function, library)
+
+
+def version() -> tuple[int, int]:
+    """The newest CUDA release that the installed driver supports."""
+    driver = _driver()
+    number = _check(driver, *driver.cuDriverGetVersion())
+    return number // 1000, number % 1000 // 10
+
+
+@cache
+def _primary_context(device_index: int) -> Any:
+    driver = _driver()
+    device = _check(driver, *driver.cuDeviceGet(device_index))
+    return _check(driver, *driver.cuDevicePrimaryCtxRetain(device))
+
+
+@cache
+def _driver() -> ModuleType:
+    try:
+        from cuda.bindings import driver
+
+        _check(driver, *driver.cuInit(0))
+    except (ImportError, RuntimeError) as error:
+        raise UnavailableError(_INSTALL.format(reason=error)) from error
+    return driver  # type: ignore[no-any-return]
+
+
+def _check(driver: ModuleType, status: Any, value: Any = None) -> Any:
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise DriverError(f"the CUDA driver answered {status.name}")
+    return value

@@ -1,0 +1,606 @@
+"""The tensor-core products of 16-bit floats, on a GPU of compute capability 9.0: exact on small integers in every tile,
+layout and way to store, and as accurate as torch's on other numbers."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from guarded import Guarded, contiguous_strides
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tilesmith
+from tilesmith.bench.errors import error
+from tilesmith.core.device import Device, installed
+from tilesmith.core.plan import Plan
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.hopper import tiles
+from tilesmith.planner import choose
+from tilesmith.runtime.executor import compiled
+
+BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
+DTYPES = [BFLOAT16, FLOAT16]
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+# m, k, n: no tile is full, and the last step along K is short. Lines are aligned, so nothing is realigned.
+EDGES = [(264, 200, 296), (136, 72, 520)]
+
+
+def few_sms() -> Device:
+    """The GPU with a few of its SMs: blocks then have several tiles, however small the product is."""
+    return replace(installed(0), sm_count=4)
+
+
+def placed(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, shift: int = 0) -> Guarded:
+    """Small integers, with which sums in float32 are exact, in the midst of NaNs."""
+    guarded = Guarded.empty(shape, strides, dtype, shift)
+    distinct = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
+    guarded.tensor[distinct] = torch.randint(-2, 3, tuple(shape), device="cuda").to(dtype)[distinct]
+    return guarded
+
+
+def ints(*shape: int, dtype: torch.dtype = BFLOAT16) -> Guarded:
+    return placed(shape, contiguous_strides(shape), dtype)
+
+
+def matrix(rows: int, columns: int, layout: str = "n", dtype: torch.dtype = BFLOAT16) -> Guarded:
+    return placed((rows, columns), (columns, 1) if layout == "n" else (1, rows), dtype)
+
+
+def exact(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (a.float() @ b.float()).to(dtype)
+
+
+def assert_same(x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.testing.assert_close(x, y, rtol=0, atol=0)
+
+
+def planned(
+    configuration: hopper.Configuration, a: Guarded, b: Guarded, out: Guarded, device: Device | None = None
+) -> Plan:
+    device = device or few_sms()
+    problem = Problem.of(a.tensor, b.tensor, out=out.tensor, out_dtype=out.tensor.dtype)
+    assert hopper.unsuited(problem, device, configuration) is None
+    return hopper.plan(problem, device, configuration)
+
+
+def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
+    """The plan computes the product, twice, and touches nothing else."""
+    expected = exact(a.tensor, b.tensor, out.tensor.dtype)
+    product = compiled(plan, 0)
+    for _ in range(2):
+        out.tensor.fill_(float("nan"))
+        product(a.tensor, b.tensor, out.tensor)
+        assert_same(out.tensor, expected)
+    for guarded in (a, b, out):
+        guarded.assert_outside_untouched()
+
+
+def assert_exact_as_chosen(a: Guarded, b: Guarded, out: Guarded | None = None, dtype: torch.dtype = BFLOAT16) -> Plan:
+    """So does the plan that the planner chooses, which is one of this family."""
+    expected = exact(a.tensor, b.tensor, dtype)
+    plan = choose(
+        Problem.of(a.tensor, b.tensor, out=None if out is None else out.tensor, out_dtype=dtype), installed(0)
+    )
+    assert plan.name.startswith("hopper ")
+    for _ in range(2):
+        if out is None:
+            assert_same(tilesmith.matmul(a.tensor, b.tensor, out_dtype=dtype), expected)
+        else:
+            out.tensor.fill_(float("nan"))
+            tilesmith.matmul(a.tensor, b.tensor, out_dtype=dtype, out=out.tensor)
+            assert_same(out.tensor, expected)
+            out.assert_outside_untouched()
+    a.assert_outside_untouched()
+    b.assert_outside_untouched()
+    return plan
+
+
+def entries(plan: Plan) -> list[str]:
+    return [launch.kernel.entry for launch in plan.launches]
+
+
+def named(tile: tuple[int, int]) -> str:
+    return "{}x{}".format(*tile)
+
+
+# Every tile.
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tile", tiles.TILES, ids=named)
+def test_every_tile_and_layout_is_exact(tile: tuple[int, int], layout: str) -> None:
+    if tile[1] == 8:
+        layout = layout[0] + "t"  # no product instruction has so narrow a B by rows
+    c = hopper.Configuration(*tile)
+    # Of each layout one type has a result like its own and the other one a float32 result, in turn: all four are many
+    # kernels to compile.
+    wide = DTYPES[(tiles.TILES.index(tile) + LAYOUTS.index(layout)) % 2]
+    for (m, k, n), dtype in itertools.product(EDGES, DTYPES):
+        a, b = matrix(m, k, layout[0], dtype), matrix(k, n, layout[1], dtype)
+        out = Guarded.empty((m, n), (n, 1), FLOAT32 if dtype == wide else dtype)
+        plan = planned(c, a, b, out)
+        assert entries(plan) == ["gemm"]
+        assert_exact(plan, a, b, out)
+
+
+@pytest.mark.parametrize("tile", [tile for tile in tiles.TILES if tile[1] > 8], ids=named)
+def test_every_tile_in_clusters_is_exact(tile: tuple[int, int]) -> None:
+    layout = LAYOUTS[tiles.TILES.index(tile) % 4]
+    c = hopper.Configuration(*tile, cluster=2)
+    for m, k, n in [*EDGES, (64, 640, 1000)]:  # the last one leaves the second block of a cluster without rows
+        a, b = matrix(m, k, layout[0]), matrix(k, n, layout[1])
+        out = Guarded.empty((m, n), (n, 1), BFLOAT16)
+        assert_exact(planned(c, a, b, out), a, b, out)
+
+
+@pytest.mark.parametrize(
+    ("tile", "along_m"),
+    [*((tile, False) for tile in tiles.TILES), *((tile, True) for tile in [(128, 256), (128, 96), (64, 16), (64, 8)])],
+)
+def test_every_tile_stores_lines_that_start_anywhere(tile: tuple[int, int], along_m: bool) -> None:
+    a, b = matrix(261, 72), matrix(72, 293, "t")
+    for gap, shift in itertools.product((0, 2), (0, 1)):
+        strides = (1, 261 + gap) if along_m else (293 + gap, 1)
+        out = Guarded.empty((261, 293), strides, BFLOAT16, shift)
+        assert_exact(planned(hopper.Configuration(*tile), a, b, out), a, b, out)
+
+
+@pytest.mark.parametrize("along_m", [False, True])
+@pytest.mark.parametrize("tile", [(128, 192), (64, 8)], ids=named)
+def test_float32_lines_start_anywhere_too(tile: tuple[int, int], along_m: bool) -> None:
+    a, b = matrix(261, 72), matrix(72, 293, "t")
+    for shift in (0, 1):
+        out = Guarded.empty((261, 293), (1, 263) if along_m else (295, 1), FLOAT32, shift)
+        assert_exact(planned(hopper.Configuration(*tile), a, b, out), a, b, out)
+
+
+@pytest.mark.parametrize("out_dtype", [BFLOAT16, FLOAT32], ids=str)
+@pytest.mark.parametrize("tile", [(128, 192), (64, 96)], ids=named)
+def test_outputs_stored_along_columns(tile: tuple[int, int], out_dtype: torch.dtype) -> None:
+    for m, k, n in EDGES:
+        a, b = matrix(m, k), matrix(k, n)
+        out = Guarded.empty((m, n), (1, m), out_dtype)
+        assert_exact(planned(hopper.Configuration(*tile), a, b, out), a, b, out)
+
+
+@pytest.mark.parametrize("out_dtype", [BFLOAT16, FLOAT32], ids=str)
+@pytest.mark.parametrize("tile", [(128, 256), (64, 192)], ids=named)
+def test_one_step_along_k(tile: tuple[int, int], out_dtype: torch.dtype) -> None:
+    """Such products store more than they do anything else, and have their own way to do so."""
+    for (m, n), gap in itertools.product([(1000, 512), (392, tile[1] - 8), (1, 512)], (0, 16)):
+        a, b = matrix(m, 64), matrix(64, n)
+        out = Guarded.empty((m, n), (n + gap, 1), out_dtype)
+        assert_exact(planned(hopper.Configuration(*tile), a, b, out), a, b, out)
+
+
+@pytest.mark.parametrize("n", [30, 70, 260, 262])
+def test_one_step_along_k_stays_inside_of_lines_that_end_anywhere(n: int) -> None:
+    """Aligned lines, of which the last vector is not full."""
+    a, b = matrix(300, 64), placed((64, n), (-(-n // 8) * 8, 1), BFLOAT16)
+    out = Guarded.empty((300, n), (-(-n // 8) * 8 + 8, 1), BFLOAT16)
+    for tile in [(64, 32), (128, 64)] if n > 32 else [(64, 32)]:
+        assert_exact(planned(hopper.Configuration(*tile), a, b, out), a, b, out)
+    assert_exact_as_chosen(a, b, out)
+
+
+# Splits, and the transposed product.
+
+
+@pytest.mark.parametrize(
+    ("c", "layout"),
+    [
+        (hopper.Configuration(64, 32, split_k=3), "nn"),
+        (hopper.Configuration(128, 256, cluster=2, split_k=2), "tt"),
+        (hopper.Configuration(64, 128, split_k=7, swap_ab=True), "nt"),
+        (hopper.Configuration(64, 96, cluster=2, split_k=5), "tn"),
+    ],
+    ids=str,
+)
+def test_parts_of_k_are_added_exactly(c: hopper.Configuration, layout: str) -> None:
+    a, b = matrix(136, 64 * 7 + 8, layout[0]), matrix(64 * 7 + 8, 264, layout[1])
+    for out_dtype, strides in itertools.product((BFLOAT16, FLOAT32), ((264, 1), (265, 1), (1, 136), (528, 2))):
+        out = Guarded.empty((136, 264), strides, out_dtype)
+        plan = planned(c, a, b, out)
+        assert entries(plan) == ["gemm", "split_k_reduce"]
+        assert plan.split_k == c.split_k
+        assert_exact(plan, a, b, out)
+
+
+@pytest.mark.parametrize(
+    ("c", "rows", "layout"),
+    [
+        (hopper.Configuration(64, 8, swap_ab=True), 5, "n"),
+        (hopper.Configuration(64, 16, cluster=2, swap_ab=True), 9, "t"),
+        (hopper.Configuration(128, 96, cluster=2, swap_ab=True), 90, "n"),
+        (hopper.Configuration(128, 256, swap_ab=True), 250, "t"),
+    ],
+    ids=str,
+)
+def test_the_transposed_product_is_exact(c: hopper.Configuration, rows: int, layout: str) -> None:
+    a, b = matrix(rows, 328), matrix(328, 520, layout)
+    for strides in ((520, 1), (521, 1), (1, 256)) if rows == 90 else ((520, 1), (521, 1)):
+        out = Guarded.empty((rows, 520), strides, BFLOAT16)
+        assert_exact(planned(c, a, b, out), a, b, out)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, 16, 33, 64, 100, 128])
+def test_few_rows(rows: int) -> None:
+    for layout in "nt":
+        plan = assert_exact_as_chosen(matrix(rows, 2048), matrix(2048, 1032, layout))
+        assert "realign" not in entries(plan)
+
+
+def test_a_long_k() -> None:
+    plan = assert_exact_as_chosen(matrix(128, 65536 + 8), matrix(65536 + 8, 136), dtype=FLOAT32)
+    assert plan.split_k > 1
+
+
+# Any sizes and strides.
+
+
+@pytest.mark.parametrize("k", range(1, 71))
+def test_every_short_k(k: int) -> None:
+    for layout in ("nn", "tt"):
+        assert_exact_as_chosen(matrix(33, k, layout[0]), matrix(k, 40, layout[1]))
+
+
+@pytest.mark.parametrize("m", [1, 2, 7, 8, 40])
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 40])
+def test_single_rows_and_columns(m: int, n: int) -> None:
+    for k, layout in itertools.product((1, 70), ("nn", "tt")):
+        assert_exact_as_chosen(matrix(m, k, layout[0]), matrix(k, n, layout[1]))
+    out = Guarded.empty((m, n), (n + 3, 1), BFLOAT16, 1)
+    assert_exact_as_chosen(matrix(m, 70), matrix(70, n), out)
+
+
+@pytest.mark.parametrize("k", [1, 70, 1000])
+def test_vectors(k: int) -> None:
+    for a, b in [(ints(k), ints(k)), (ints(k), matrix(k, 40)), (matrix(40, k), ints(k)), (ints(k), ints(3, k, 40))]:
+        assert_exact_as_chosen(a, b)
+
+
+ODD_STRIDES = [
+    ((77, 1), 0),
+    ((77, 1), 1),
+    ((80, 1), 3),
+    ((80, 1), 8),
+    ((79, 1), 7),
+    ((1, 77), 0),
+    ((1, 77), 5),
+    ((160, 2), 0),
+    ((3, 231), 1),
+    ((1, 1), 0),
+    ((8, 1), 0),
+]
+
+
+@pytest.mark.parametrize(("strides", "shift"), ODD_STRIDES)
+def test_operands_with_odd_strides(strides: tuple[int, int], shift: int) -> None:
+    if strides[0] == strides[1] or strides == (8, 1):  # windows that slide over a line: each element is in many rows
+        line = placed((1000,), (1,), BFLOAT16)
+        own = Guarded(line.tensor.as_strided((75, 75), strides), line._buffer, line._is_inside)
+    else:
+        own = placed((75, 75), strides, BFLOAT16, shift)
+    assert_exact_as_chosen(own, matrix(75, 99))
+    assert_exact_as_chosen(matrix(99, 75), own)
+    assert_exact_as_chosen(own, own)
+
+
+@pytest.mark.parametrize("length", [1023, 1025, 5000])
+def test_long_odd_lines(length: int) -> None:
+    for shift in (0, 1, 7):
+        a, b = placed((9, length), (length + 3, 1), BFLOAT16, shift), matrix(length, 24)
+        assert "realign" in entries(assert_exact_as_chosen(a, b))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, FLOAT32], ids=str)
+@pytest.mark.parametrize(("strides", "shift"), [*ODD_STRIDES[:-2], ((88, 1), 4), ((1, 88), 0), ((1, 88), 1)])
+def test_outputs_with_odd_strides(strides: tuple[int, int], shift: int, dtype: torch.dtype) -> None:
+    operands = FLOAT16 if dtype == FLOAT16 else BFLOAT16
+    for m, n in ((75, 75), (72, 70)):
+        a, b = matrix(m, 136, dtype=operands), matrix(136, n, dtype=operands)
+        assert_exact_as_chosen(a, b, Guarded.empty((m, n), strides, dtype, shift), dtype)
+
+
+def test_out_may_be_a_part_of_a_larger_tensor() -> None:
+    a, b = matrix(100, 200), matrix(200, 90)
+    whole = torch.full((300, 250), 7.0, dtype=BFLOAT16, device="cuda")
+    before = whole.clone()
+    view = whole[13:213:2, 17:197:2]
+    tilesmith.matmul(a.tensor, b.tensor, out=view)
+    assert_same(view, exact(a.tensor, b.tensor, BFLOAT16))
+    view.fill_(7.0)
+    assert_same(whole, before)
+
+
+# Batches.
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 40, 72), (3, 72, 40)),
+        ((3, 37, 71), (3, 71, 35)),
+        ((3, 40, 72), (72, 40)),
+        ((40, 72), (3, 72, 40)),
+        ((2, 1, 40, 72), (3, 72, 40)),
+        ((3, 37, 71), (2, 1, 71, 35)),
+        ((3, 1, 40, 72), (2, 1, 4, 72, 40)),
+        ((3, 1, 37, 71), (2, 1, 4, 71, 35)),
+        ((2, 1, 4, 40, 72), (3, 1, 72, 40)),
+        ((2, 3, 4, 40, 72), (2, 3, 4, 72, 40)),
+        ((500, 8, 16), (500, 16, 8)),
+        ((5, 1, 72), (5, 72, 40)),
+        ((2, 3, 72), (72,)),
+    ],
+    ids=str,
+)
+def test_batches_and_broadcasting(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = ints(*a), ints(*b)
+    shape = torch.matmul(x.tensor, y.tensor).shape
+    assert_exact_as_chosen(x, y, Guarded.empty(shape, contiguous_strides(shape), BFLOAT16))
+
+
+@pytest.mark.parametrize(
+    ("c", "a_batch", "b_batch"),
+    [
+        (hopper.Configuration(128, 64, cluster=2), (4,), (4,)),
+        (hopper.Configuration(128, 64, cluster=2), (3, 1), (2, 1, 2)),
+        (hopper.Configuration(64, 96), (3, 1), (4,)),
+        (hopper.Configuration(64, 64, cluster=2, split_k=2), (3, 1), (2, 1, 2)),
+        (hopper.Configuration(64, 32, swap_ab=True), (3, 1), (4,)),
+    ],
+    ids=str,
+)
+def test_batches_of_every_rank_in_several_tiles(
+    c: hopper.Configuration, a_batch: tuple[int, ...], b_batch: tuple[int, ...]
+) -> None:
+    a, b = ints(*a_batch, 136, 136), ints(*b_batch, 136, 88)
+    shape = (*torch.broadcast_shapes(a_batch, b_batch), 136, 88)
+    out = Guarded.empty(shape, contiguous_strides(shape), BFLOAT16)
+    assert_exact(planned(c, a, b, out), a, b, out)
+
+
+def test_batches_with_gaps_and_transposes() -> None:
+    for gap in (0, 8, 3):
+        a = placed((2, 3, 40, 136), (3 * (40 * 136 + gap), 40 * 136 + gap, 136, 1), BFLOAT16)
+        b = placed((3, 136, 24), (24 * 136 + gap, 1, 136), BFLOAT16)
+        assert_exact_as_chosen(a, b)
+        out = Guarded.empty((2, 3, 40, 24), (40, 80, 1, 240 + gap), BFLOAT16)
+        assert_exact_as_chosen(a, b, out)
+
+
+# Other numbers than integers.
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(512, 512, 512), (5, 4096, 4096), (1000, 999, 1001), (64, 20000, 64)], ids=str
+)
+def test_errors_are_no_larger_than_torchs(m: int, k: int, n: int, dtype: torch.dtype) -> None:
+    for draw in (torch.rand, torch.randn):
+        a, b = draw(m, k, device="cuda").to(dtype), draw(k, n, device="cuda").to(dtype)
+        ours, torchs = error(tilesmith.matmul(a, b), a, b), error(torch.matmul(a, b), a, b)
+        assert ours.norm <= 1.1 * torchs.norm, f"{ours} is more than {torchs}"
+        wide = error(tilesmith.matmul(a, b, out_dtype=FLOAT32), a, b)
+        assert wide.norm <= 1e-4, f"{wide} is more than sums in float32 have"
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(300, 500, 400), (8, 4096, 2048), (64, 32768, 64), (75, 1001, 131), (256, 64, 4096)], ids=str
+)
+def test_a_result_never_moves_between_runs(m: int, k: int, n: int) -> None:
+    a, b = torch.randn(m, k, device="cuda").to(BFLOAT16), torch.randn(k, n, device="cuda").to(BFLOAT16)
+    for out_dtype in (BFLOAT16, FLOAT32):
+        first = tilesmith.matmul(a, b, out_dtype=out_dtype)
+        for _ in range(5):
+            assert_same(tilesmith.matmul(a, b, out_dtype=out_dtype), first)
+
+
+def test_the_products_that_never_move_are_split_and_not() -> None:
+    split_k = [choose(problem_of(*shape), installed(0)).split_k for shape in [(300, 500, 400), (64, 32768, 64)]]
+    assert split_k[0] == 1
+    assert split_k[1] > 1
+
+
+def problem_of(m: int, k: int, n: int) -> Problem:
+    return Problem.of(*(torch.empty(shape, dtype=BFLOAT16, device="cuda") for shape in ((m, k), (k, n))))
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "out_dtype"), [(200, 520, BFLOAT16), (64, 1000, BFLOAT16), (203, 333, FLOAT32)], ids=str
+)
+def test_a_row_does_not_depend_on_the_other_rows(k: int, n: int, out_dtype: torch.dtype) -> None:
+    a, b = torch.randn(400, k, device="cuda").to(BFLOAT16), torch.randn(k, n, device="cuda").to(BFLOAT16)
+    whole = tilesmith.matmul(a, b, out_dtype=out_dtype)
+    names = set()
+    for rows in (1, 7, 16, 64, 65, 130, 257):
+        plans = [choose(Problem.of(x, b, out_dtype=out_dtype), installed(0)) for x in (a, a[:rows])]
+        assert [plan.split_k for plan in plans] == [1, 1]  # K is too short for more
+        names |= {plan.name for plan in plans}
+        assert_same(tilesmith.matmul(a[:rows], b, out_dtype=out_dtype), whole[:rows])
+    assert len(names) > 2  # as different as their tiles may be
+
+
+def test_the_tile_does_not_change_the_result() -> None:
+    a, b = (
+        torch.randn(200, 520, device="cuda").to(FLOAT16),
+        torch.randn(520, 264, device="cuda").to(FLOAT16).T.contiguous().T,
+    )
+    problem = Problem.of(a, b, out_dtype=FLOAT32)
+    results = []
+    for tile, cluster, swap_ab in [
+        ((128, 256), 1, False),
+        ((64, 8), 1, False),
+        ((64, 96), 2, False),
+        ((128, 96), 1, True),
+    ]:
+        c = hopper.Configuration(*tile, cluster=cluster, swap_ab=swap_ab)
+        assert hopper.unsuited(problem, installed(0), c) is None
+        results.append(compiled(hopper.plan(problem, installed(0), c), 0)(a, b))
+    for result in results[1:]:
+        assert_same(result, results[0])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("k", [70, 72, 640])
+@pytest.mark.parametrize("at", [0, -1])
+def test_nan_and_inf_stay_in_their_row_and_column(value: float, k: int, at: int) -> None:
+    for pitch in (k, k + 8, k + 3):
+        a, b = placed((130, k), (pitch, 1), BFLOAT16), placed((k, 72), (72, 1), BFLOAT16)
+        b.tensor[at] = 1.0
+        clean = exact(a.tensor, b.tensor, BFLOAT16)
+        a.tensor[3, at] = value
+        result = tilesmith.matmul(a.tensor, b.tensor)
+        torch.testing.assert_close(result[3], torch.full_like(result[3], value), rtol=0, atol=0, equal_nan=True)
+        others = [row for row in range(130) if row != 3]
+        assert_same(result[others], clean[others])
+
+        # The transposed product sees the same.
+        result = tilesmith.matmul(b.tensor.mT, a.tensor.mT)
+        assert_same(result[:, others], clean.mT[:, others])
+        torch.testing.assert_close(result[:, 3], torch.full_like(result[:, 3], value), rtol=0, atol=0, equal_nan=True)
+
+
+def test_results_too_large_for_the_type_become_infinite() -> None:
+    a = torch.full((16, 64), 100.0, dtype=FLOAT16, device="cuda")
+    assert torch.isinf(tilesmith.matmul(a, a.mT)).all()
+    assert_same(tilesmith.matmul(a, a.mT, out_dtype=FLOAT32), torch.full((16, 16), 640000.0, device="cuda"))
+    assert_same(tilesmith.matmul(a, -a.mT), torch.full((16, 16), float("-inf"), dtype=FLOAT16, device="cuda"))
+
+
+def test_results_round_to_nearest_even() -> None:
+    """257 lies between two bfloat16, 2049 between two float16, and so does every odd multiple of theirs."""
+    for dtype, first in ((BFLOAT16, 257), (FLOAT16, 2049)):
+        a = torch.tensor([[float(first - 1), 1.0], [float(first + 1), 1.0], [float(1 - first), -1.0]], device="cuda")
+        b = torch.ones(2, 8, device="cuda")
+        expected = (a @ b).to(dtype)
+        assert_same(tilesmith.matmul(a.to(dtype), b.to(dtype)), expected)
+        assert expected[0, 0].item() == first - 1
+        assert expected[1, 0].item() == first + 3
+
+
+# At home in torch.
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(136, 264, 200), (75, 131, 99), (64, 32768, 64), (5, 2048, 1024)], ids=str)
+def test_a_graph_replays_the_product_on_new_values(m: int, k: int, n: int) -> None:
+    a, b = ints(m, k).tensor, ints(k, n).tensor
+    out = torch.empty(m, n, dtype=BFLOAT16, device="cuda")
+    tilesmith.warmup([(a, b)])
+    tilesmith.matmul(a, b, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fresh = tilesmith.matmul(a, b)
+        tilesmith.matmul(a, b, out=out)
+    for _ in range(3):
+        a.copy_(ints(m, k).tensor)
+        b.copy_(ints(k, n).tensor)
+        fresh.fill_(float("nan"))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert_same(fresh, exact(a, b, BFLOAT16))
+        assert_same(out, fresh)
+
+
+def test_two_streams_at_once() -> None:
+    """Each with its own workspace: for realigned operands, and for partial products."""
+    shapes = [(75, 1001, 99), (64, 32768, 64)]
+    operands = [(ints(m, k).tensor, ints(k, n).tensor) for m, k, n in shapes]
+    plans = [choose(Problem.of(a, b), installed(0)) for a, b in operands]
+    assert [bool(plan.workspace_bytes) for plan in plans] == [True, True]
+    expected = [exact(a, b, BFLOAT16) for a, b in operands]
+    for a, b in operands:
+        tilesmith.matmul(a, b)
+    streams = [torch.cuda.Stream() for _ in operands]
+    torch.cuda.synchronize()
+    results: list[list[torch.Tensor]] = [[], []]
+    for _ in range(20):
+        for (a, b), stream, kept in zip(operands, streams, results, strict=True):
+            with torch.cuda.stream(stream):
+                kept.append(tilesmith.matmul(a, b))
+    torch.cuda.synchronize()
+    for kept, right in zip(results, expected, strict=True):
+        for result in kept:
+            assert_same(result, right)
+
+
+def test_products_that_feed_each_other_wait_for_each_other() -> None:
+    """A launch may start before the one before it ends, but not read what that has not written yet."""
+    for size in (75, 264, 1000):
+        x = torch.eye(size, dtype=BFLOAT16, device="cuda").roll(1, 0)  # moves rows down by one
+        y = ints(size, size).tensor
+        result = y
+        for _ in range(20):
+            result = tilesmith.matmul(x, result)
+        assert_same(result, y.roll(20, 0))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((40, 72), (72, 56)), ((5, 37, 70), (70, 35)), ((3, 37, 70), (3, 70, 35)), ((40, 72), (72,))], ids=str
+)
+def test_gradients(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = ints(*a).tensor.requires_grad_(), ints(*b).tensor.requires_grad_()
+    result = tilesmith.matmul(x, y)
+    weight = torch.randint(-2, 3, result.shape, device="cuda").to(BFLOAT16)
+    assert_same(result, exact(x.detach(), y.detach(), BFLOAT16))
+    result.backward(weight)
+    assert x.grad is not None
+    assert y.grad is not None
+    wide = [z.detach().float().requires_grad_() for z in (x, y)]
+    torch.matmul(*wide).backward(weight.float())
+    for ours, theirs in zip((x.grad, y.grad), wide, strict=True):
+        assert theirs.grad is not None
+        assert_same(ours, theirs.grad.to(BFLOAT16))
+
+
+# Anything.
+
+sizes = st.sampled_from([1, 8, 33, 70])
+
+
+@st.composite
+def strides_for(draw: st.DrawFn, shape: Sequence[int]) -> tuple[list[int], int]:
+    """Strides in which no two elements meet, in any order of the dimensions, with gaps; and a shift. Half of them are
+    multiples of 8 where they can be."""
+    strides = [0] * len(shape)
+    step = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
+    is_aligned = draw(st.booleans())
+    for dimension in draw(st.permutations(range(len(shape)))):
+        strides[dimension] = step
+        step = step * shape[dimension] + draw(st.sampled_from([0, 0, 0, 1, 4, 5]))
+        if is_aligned:
+            step = -(-step // 8) * 8
+    return strides, draw(st.sampled_from([0, 0, 0, 8, 1, 7]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "dtype", "out_dtype"),
+    [(((), ()), BFLOAT16, BFLOAT16), (((3, 1), (2, 1, 2)), FLOAT16, FLOAT32)],
+    ids=["matrices", "batches"],
+)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), m=sizes, k=sizes, n=sizes)
+def test_any_strides(
+    batch: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    data: st.DataObject,
+    m: int,
+    k: int,
+    n: int,
+) -> None:
+    def operand(shape: tuple[int, ...]) -> Guarded:
+        strides, shift = data.draw(strides_for(shape))
+        return placed(shape, strides, dtype, shift)
+
+    a, b = operand((*batch[0], m, k)), operand((*batch[1], k, n))
+    shape = (*torch.broadcast_shapes(*batch), m, n)
+    out = None
+    if data.draw(st.booleans()):
+        strides, shift = data.draw(strides_for(shape))
+        out = Guarded.empty(shape, strides, out_dtype, shift)
+    assert_exact_as_chosen(a, b, out, out_dtype)

@@ -1,0 +1,100 @@
+// Parts of the kernels as functions that Python can call: which tiles a block takes, and which places of shared memory
+// the lanes of a warp use at once. No product tells either.
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "kernels/fp64/copied_tile.cuh"
+#include "kernels/hopper/fp32_tile.cuh"
+#include "scheduler.cuh"
+
+namespace tilesmith::emulator {
+
+Index thread_index, block_index, grid_size, block_size;
+unsigned char* shared_window;
+
+static std::vector<unsigned> copied;  // where copies go
+
+void copy_start(unsigned to, const void*, int, int) { copied.push_back(to / sizeof(float)); }
+
+}  // namespace tilesmith::emulator
+
+using namespace tilesmith;
+
+// Shared memory in which every word has its number.
+static float* numbered(int words) {
+  static std::vector<unsigned> memory;
+  memory.resize(words);
+  std::iota(memory.begin(), memory.end(), 0u);
+  emulator::shared_window = reinterpret_cast<unsigned char*>(memory.data());
+  return reinterpret_cast<float*>(memory.data());
+}
+
+// The first words of the copies of a block: of the first instruction those of all threads, then of the next.
+template <typename Tile, int extent, int depth, int threads, bool along_k>
+void find_copies(unsigned* to) {
+  float* const tile = numbered(Tile::floats);
+  for (int thread = 0; thread < threads; ++thread) {
+    emulator::thread_index.x = thread;
+    emulator::copied.clear();
+    Tile(tile, 0, extent, along_k ? depth : 1, along_k ? 1 : extent).start(tile, depth);
+    for (unsigned i = 0; i < emulator::copied.size(); ++i) to[i * threads + thread] = emulator::copied[i];
+  }
+}
+
+// The words that a warp reads whose tile is from here on: [neighbour][k] of each lane.
+template <typename Tile, int group>
+void find_reads(unsigned* to, int first_mn, int first_k) {
+  const float* const tile = numbered(Tile::floats);
+  for (int lane = 0; lane < 32; ++lane) {
+    float values[group][lane_k];
+    Tile::read(values, tile, Tile::place(first_mn + group_of(lane / 4) * group, first_k + lane % 4 * lane_k));
+    std::memcpy(to + lane * group * lane_k, values, sizeof values);
+  }
+}
+
+// The words of all fragments of each thread of a consumer: [thread][part][element].
+template <int extent, bool mn_major>
+void find_fragments(unsigned* to) {
+  using Tile = Fp32Tile<extent, mn_major>;
+  numbered(Tile::bytes / sizeof(float));
+  for (int thread = 0; thread < warpgroup_threads; ++thread) {
+    const typename Tile::Reader reader(thread);
+    const Fp32Fragment parts[] = {reader.template read<0>(0), reader.template read<1>(0), reader.template read<2>(0),
+                                 reader.template read<3>(0)};
+    std::memcpy(to + thread * 32, parts, sizeof parts);
+  }
+}
+
+// How often every tile is visited, and by how many columns of tiles each block goes on: [batch][part of K][m][n], [block].
+template <bool keeps_columns>
+void walk(const Schedule& schedule, int blocks, int* visits, int* columns) {
+  using Share = ClusterShare<64, 64, 1>;
+  emulator::grid_size.x = blocks;
+  for (int block = 0; block < blocks; ++block) {
+    emulator::block_index.x = block;
+    const Share share;
+    int last = -1;
+    for (Walk<Schedule, Share, true, keeps_columns> tiles(schedule, share); tiles.more(); tiles.advance()) {
+      const Work work = tiles.work();
+      const int matrix = work.batch * schedule.split_k + work.k_part;
+      ++visits[(matrix * schedule.tiles_m + work.tile.m) * schedule.tiles_n + work.tile.n];
+      columns[block] += work.tile.n != last;
+      last = work.tile.n;
+    }
+  }
+}
+
+extern "C" {
+void walk_all(const Schedule* schedule, int blocks, int* visits, int* columns) {
+  walk<false>(*schedule, blocks, visits, columns);
+}
+void walk_columns(const Schedule* schedule, int blocks, int* visits, int* columns) {
+  walk<true>(*schedule, blocks, visits, columns);
+}
+void part_of_k(const Schedule* schedule, int k_part, int* first_and_count) {
+  const Work work = work_at<true>(*schedule, k_part * schedule->tiles_m * schedule->tiles_n);
+  first_and_count[0] = work.first_k;
+  first_and_count[1] = work.k_steps;
+}
+}
