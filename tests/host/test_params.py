@@ -185,3 +185,13 @@ class Unspelled(ParameterBlock):
 def test_a_field_without_a_spelling_is_named() -> None:
     with pytest.raises(TypeError, match=r"^Unspelled.depth says nothing of how C\+\+ spells it$"):
         Unspelled(m=1, depth=2).declaration()
+
+
+def test_one_name_cannot_stand_for_two_structs() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Pair(ParameterBlock):
+        first: Dim
+        second: Dim
+
+    with pytest.raises(TypeError, match="Pair has two blocks Dim with arrays of different lengths"):
+        Pair(first=Dim(size=1, steps=(2,)), second=Dim(size=1, steps=(2, 3))).declaration()

@@ -257,7 +257,9 @@ def _structs(block: Kind, lengths: Lengths, name: str) -> dict[str, str]:
         is_array = len(own) == 2 and isinstance(own[0], int)
         count, inner = own if is_array else (1, own)
         if not isinstance(kind, Member):
-            found |= _structs(kind, inner, kind.__name__)
+            for own_name, text in _structs(kind, inner, kind.__name__).items():
+                if found.setdefault(own_name, text) != text:
+                    raise TypeError(f"{block.__name__} has two blocks {own_name} with arrays of different lengths")
         spelled = kind.cpp if isinstance(kind, Member) else kind.__name__
         aligned = f"alignas({least}) " if least > 1 else ""
         lines.append(f"  {aligned}{spelled} {member}{f'[{count}]' if is_array else ''};\n")
