@@ -193,5 +193,5 @@ def test_one_name_cannot_stand_for_two_structs() -> None:
         first: Dim
         second: Dim
 
-    with pytest.raises(TypeError, match="Pair has two blocks Dim with arrays of different lengths"):
+    with pytest.raises(TypeError, match="two blocks Dim with arrays of different lengths"):
         Pair(first=Dim(size=1, steps=(2,)), second=Dim(size=1, steps=(2, 3))).declaration()

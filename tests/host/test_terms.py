@@ -31,11 +31,11 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels import split_k_reduce
 from tilesmith.kernels.fp32_split import launch as fp32_split
 from tilesmith.kernels.fp32_split.launch import Access
+from tilesmith.kernels.hopper import choice, tiles
 from tilesmith.kernels.hopper import family as hopper
-from tilesmith.kernels.hopper import tiles
 from tilesmith.kernels.hopper.constants import RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters
-from tilesmith.kernels.hopper.layout import MAX_PROMOTED_TILE_N, Scale
+from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, Scale
 from tilesmith.kernels.output import Store
 from tilesmith.planner import choose
 
@@ -211,7 +211,7 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
         # An A that is split in registers has range statistics after the first product alone, which cannot ask for them.
         assert [c.runs for c in products] == [Runs.ALWAYS if rs else Runs.IF_IN_RANGE, Runs.IF_OUT_OF_RANGE]
         assert [c.scale for c in products] == [Scale.FACTORS, Scale.EXPONENTS]
-        max_tile_n = hopper._MAX_RS_FULL_RANGE_TILE_N if rs else hopper._MAX_FULL_RANGE_TILE_N
+        max_tile_n = choice._MAX_RS_FULL_RANGE_TILE_N if rs else choice._MAX_FULL_RANGE_TILE_N
         assert products[1].tile_n == min(products[0].tile_n, max_tile_n)
         assert not products[1].stationary_b
         for made in splits:
@@ -579,7 +579,7 @@ CASES = cases()
 
 
 def full_range_tile(case: Case) -> tuple[int, int]:
-    return case.tile[0], min(case.tile[1], hopper._MAX_FULL_RANGE_TILE_N)
+    return case.tile[0], min(case.tile[1], choice._MAX_FULL_RANGE_TILE_N)
 
 
 # Most tiles are narrower for the full range, and then the same: one of each tile, layout, accuracy and depth will do.

@@ -23,10 +23,11 @@ NVRTC and the emulator's compiler take the same text, and Python packs the bytes
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import cache
+from functools import cache, cached_property
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import torch
@@ -95,7 +96,8 @@ Int32s = Annotated[tuple[int, ...], Member("int", 4, 4, "i")]
 UInt32s = Annotated[tuple[int, ...], Member("unsigned", 4, 4, "I")]
 Int64s = Annotated[tuple[int, ...], Member("long long", 8, 8, "q")]
 Pointer = Address | None  # None where the kernel does not ask
-MapSlot = Annotated[TensorMap | None, Member("tilesmith::ptx::TensorMap", 128, 64, header="ptx/tma.cuh")]
+_MAP: Final = Member("tilesmith::ptx::TensorMap", 128, 64, header="ptx/tma.cuh")
+MapSlot = Annotated[TensorMap | None, _MAP]
 
 
 class KernelEnum(IntEnum):
@@ -146,7 +148,7 @@ class ParameterBlock:
 
     def declaration(self) -> str:
         """The C++ struct `Parameters`, after those that it is made of."""
-        return "".join(_structs(_class_of(self), _lengths(self), "Parameters").values())
+        return self.filled[0].declaration
 
     def headers(self) -> tuple[str, ...]:
         """The files that declare the types of its members."""
@@ -154,33 +156,26 @@ class ParameterBlock:
 
     def packed(self) -> bytes:
         """The bytes of the struct, with zeros where a launch writes addresses and tensor maps."""
-        data = bytearray(_extent(_class_of(self), _lengths(self))[0])
-        for position, member, value in self.slots():
-            if member.code:
-                struct.pack_into(f"<{member.code}", data, position, value)
-        return bytes(data)
+        layout, values = self.filled
+        return layout.pack(values)
 
     def addresses(self) -> Iterator[tuple[int, Address]]:
         """The addresses that a launch fills in, each with its position."""
-        return ((position, value) for position, _, value in self.slots() if isinstance(value, Address))
+        layout, values = self.filled
+        return ((position, values[i]) for i, position in layout.pointers if values[i] is not None)
 
     def tensor_maps(self) -> Iterator[tuple[int, TensorMap]]:
         """The tensor maps that a launch fills in, each with its position."""
-        return ((position, value) for position, _, value in self.slots() if isinstance(value, TensorMap))
+        layout, values = self.filled
+        return ((position, values[i]) for i, position in layout.maps if values[i] is not None)
 
-    def slots(self, base: int = 0) -> Iterator[tuple[int, Member, Any]]:
-        """Every single member, those of nested blocks included, with its position and its value."""
-        at = base
-        for name, kind, alignment in _members(_class_of(self)):
-            value = getattr(self, name)
-            for each in value if isinstance(value, tuple) else (value,):
-                size, own = _extent(kind, _lengths(each))
-                at = _round_up(at, max(own, alignment))
-                if isinstance(kind, Member):
-                    yield at, kind, each
-                else:
-                    yield from each.slots(at)
-                at += size
+    @cached_property
+    def filled(self) -> "tuple[BlockLayout, list[Any]]":
+        """The layout, and the value of every single member, those of nested blocks included."""
+        values: list[Any] = []
+        lengths: list[int] = []
+        _collect(self, values, lengths)
+        return _layout(_class_of(self), tuple(lengths)), values
 
     def initializer(self) -> str:
         """The value of the struct in C++, with the names of its members; null where a launch fills it in."""
@@ -206,6 +201,48 @@ def _initial(kind: Kind, value: Any) -> str:
     return str(value) if kind.code else "nullptr" if kind.cpp.endswith("*") else "{}"
 
 
+def _collect(block: ParameterBlock, values: list[Any], lengths: list[int]) -> None:
+    """Adds the value of each single member, and the length of each array, in their order."""
+    for read, is_array, is_block in _readers(_class_of(block)):
+        found = read(block)
+        if is_array:
+            lengths.append(len(found))
+        if not is_block:
+            values.extend(found)
+            continue
+        for each in found:
+            _collect(each, values, lengths)
+
+
+@cache
+def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool, bool], ...]:
+    """What reads the members of a block, those of nested blocks included: arrays one by one, and all single members
+    between them at once. With each, whether it is an array, and whether of blocks."""
+    found: list[tuple[Callable[[Any], tuple[Any, ...]], bool, bool]] = []
+    singles: list[str] = []
+
+    def end_singles() -> None:
+        if singles:
+            read = attrgetter(*singles)
+            found.append((read if len(singles) > 1 else lambda block: (read(block),), False, False))
+            singles.clear()
+
+    def visit(block: Kind, prefix: str) -> None:
+        for name, kind, _ in _members(block):
+            is_block = not isinstance(kind, Member)
+            if name in _arrays(block):
+                end_singles()
+                found.append((attrgetter(prefix + name), True, is_block))
+            elif is_block:
+                visit(kind, f"{prefix}{name}.")
+            else:
+                singles.append(prefix + name)
+
+    visit(block, "")
+    end_singles()
+    return tuple(found)
+
+
 @cache
 def _members(block: Kind) -> tuple[tuple[str, Kind, int], ...]:
     """Name, kind and least alignment of each member."""
@@ -224,48 +261,83 @@ def _members(block: Kind) -> tuple[tuple[str, Kind, int], ...]:
     return tuple(found)
 
 
-# The lengths of all arrays of a value, nested as they are: what the layout depends on besides the class.
-Lengths = tuple[Any, ...]
+@cache
+def _arrays(block: Kind) -> frozenset[str]:
+    """The members that are arrays."""
+    hints = get_type_hints(block)
+    return frozenset(field.name for field in fields(block) if get_origin(hints[field.name]) is tuple)
 
 
-def _lengths(value: Any) -> Lengths:
-    if isinstance(value, ParameterBlock):
-        return tuple(_lengths(getattr(value, name)) for name, _, _ in _members(_class_of(value)))
-    return (len(value), _lengths(value[0])) if isinstance(value, tuple) else ()
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Where the members of a block lie, if its arrays have certain lengths. Members are counted one by one, those of
+    nested blocks included."""
+
+    declaration: str
+    numbers: tuple[int, ...]  # which members Python packs
+    packer: struct.Struct
+    pointers: tuple[tuple[int, int], ...]  # which members are addresses, and their positions
+    maps: tuple[tuple[int, int], ...]  # tensor maps
+
+    def pack(self, values: Sequence[Any]) -> bytes:
+        return self.packer.pack(*[values[i] for i in self.numbers])
 
 
 @cache
-def _extent(kind: Kind, lengths: Lengths) -> tuple[int, int]:
-    """The bytes and the alignment of one member."""
-    if isinstance(kind, Member):
-        return kind.bytes, kind.alignment
-    end, most = 0, 1
-    for (_, member, least), own in zip(_members(kind), lengths, strict=True):
-        count, inner = own if len(own) == 2 and isinstance(own[0], int) else (1, own)
-        size, alignment = _extent(member, inner)
-        end = _round_up(end, max(alignment, least)) + count * size
-        most = max(most, alignment, least)
-    return _round_up(end, most), most
+def _layout(block: Kind, lengths: tuple[int, ...]) -> BlockLayout:
+    found = _Struct(block, iter(lengths), "Parameters")
+    texts: dict[str, str] = {}
+    found.declare(texts)
+    numbers, pointers, maps = list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
+    code, end = "<", 0
+    for i, (position, member) in enumerate(found.slots):
+        if member.code:
+            numbers.append(i)
+            code += f"{position - end}x{member.code}"
+            end = position + member.bytes
+        else:
+            (maps if member.header == _MAP.header else pointers).append((i, position))
+    packer = struct.Struct(f"{code}{found.bytes - end}x")
+    return BlockLayout("".join(texts.values()), tuple(numbers), packer, tuple(pointers), tuple(maps))
 
 
-@cache
-def _structs(block: Kind, lengths: Lengths, name: str) -> dict[str, str]:
-    """The C++ of a block, and before it that of the blocks that it has, by name."""
-    found: dict[str, str] = {}
-    lines = []
-    for (member, kind, least), own in zip(_members(block), lengths, strict=True):
-        is_array = len(own) == 2 and isinstance(own[0], int)
-        count, inner = own if is_array else (1, own)
-        if not isinstance(kind, Member):
-            for own_name, text in _structs(kind, inner, kind.__name__).items():
-                if found.setdefault(own_name, text) != text:
-                    raise TypeError(f"{block.__name__} has two blocks {own_name} with arrays of different lengths")
-        spelled = kind.cpp if isinstance(kind, Member) else kind.__name__
-        aligned = f"alignas({least}) " if least > 1 else ""
-        lines.append(f"  {aligned}{spelled} {member}{f'[{count}]' if is_array else ''};\n")
-    size = _extent(block, lengths)[0]
-    found[name] = f"struct {name} {{\n{''.join(lines)}}};\nstatic_assert(sizeof({name}) == {size});\n"
-    return found
+class _Struct:
+    """A block as C++ lays it out, whose arrays have the next of these lengths."""
+
+    def __init__(self, block: Kind, lengths: Iterator[int], name: str) -> None:
+        self.name, self.bytes, self.alignment = name, 0, 1
+        self.slots: list[tuple[int, Member]] = []  # every single member, with its position
+        self._lines: list[str] = []
+        self._nested: list[_Struct] = []
+        for member, kind, least in _members(block):
+            is_array = member in _arrays(block)
+            count = next(lengths) if is_array else 1
+            spelled = kind.cpp if isinstance(kind, Member) else kind.__name__
+            aligned = f"alignas({least}) " if least > 1 else ""
+            self._lines.append(f"  {aligned}{spelled} {member}{f'[{count}]' if is_array else ''};\n")
+            for _ in range(count):
+                self._add(kind if isinstance(kind, Member) else _Struct(kind, lengths, kind.__name__), least)
+        self.bytes = _round_up(self.bytes, self.alignment)
+
+    def _add(self, member: "Member | _Struct", least: int) -> None:
+        alignment = max(member.alignment, least)
+        at = _round_up(self.bytes, alignment)
+        self.alignment, self.bytes = max(self.alignment, alignment), at + member.bytes
+        if isinstance(member, Member):
+            self.slots.append((at, member))
+        else:
+            self._nested.append(member)
+            self.slots += [(at + position, each) for position, each in member.slots]
+
+    def declare(self, texts: dict[str, str]) -> None:
+        """Adds the C++ of the struct, and before it that of those that it has, by name."""
+        for each in self._nested:
+            each.declare(texts)
+        text = (
+            f"struct {self.name} {{\n{''.join(self._lines)}}};\nstatic_assert(sizeof({self.name}) == {self.bytes});\n"
+        )
+        if texts.setdefault(self.name, text) != text:
+            raise TypeError(f"there are two blocks {self.name} with arrays of different lengths")
 
 
 @cache

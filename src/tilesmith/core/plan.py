@@ -1,6 +1,7 @@
 """How a product will be done: a frozen value with everything the compiler and the launches need."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
@@ -111,6 +112,14 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """What of a plan nobody needs who runs it."""
+
+    cost: Cost  # what the cost model expects
+    tiling: Tiling | None  # of the product; None if the plan only prepares an operand
+
+
+@dataclass(frozen=True, slots=True)
 class Rejection:
     """A way that was considered and not taken."""
 
@@ -128,8 +137,8 @@ class Plan:
     family: str  # of kernels
     name: str  # the family and the configuration, e.g. "simt 128x256x8"
     launches: tuple[KernelLaunch, ...]
-    cost: Cost  # what the cost model expects
-    tiling: Tiling | None  # of the product; None if the plan only prepares an operand
+    cycles: float  # what the cost model expects, in clocks of the device
+    details: Callable[[], Details] = field(compare=False)  # made when somebody asks
     workspace_bytes: int = 0
     is_tuned: bool = False  # chosen because it was measured to be the fastest, and not by what it is expected to take
     split_k: int = 1  # parts of K that are summed apart; with one, a row of a 16-bit product does not depend on others
@@ -140,6 +149,9 @@ class Plan:
         return next(launch for launch in self.launches if launch.multiplies)
 
     @property
-    def cycles(self) -> float:
-        """What the cost model expects, in clocks of the device."""
-        return self.cost.cycles
+    def cost(self) -> Cost:
+        return self.details().cost
+
+    @property
+    def tiling(self) -> Tiling | None:
+        return self.details().tiling

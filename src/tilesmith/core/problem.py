@@ -41,12 +41,9 @@ class Matrix:
     @property
     def transposed(self) -> "Matrix":
         """This memory read with rows and columns exchanged."""
-        return replace(
-            self,
-            rows=self.columns,
-            columns=self.rows,
-            row_stride=self.column_stride,
-            column_stride=self.row_stride,
+        return Matrix(
+            *(self.dtype, self.columns, self.rows, self.column_stride, self.row_stride),
+            *(self.batch_strides, self.alignment, self.packed),
         )
 
 
@@ -122,29 +119,28 @@ class Problem:
                 raise RuntimeError(f"out has shape {list(out.shape)}, but the product has shape {list(out_shape)}")
             out_strides, out_alignment = _strides_of_out(out, a, b), _alignment(out)
 
-        return _fold_batch(
-            cls(
-                m=m,
-                n=n,
-                k=a.shape[-1],
-                batch=batch,
-                a=_matrix(a2, batch, packed[0]),
-                b=_matrix(b2, batch, packed[1]),
-                out=Matrix(
-                    dtype=dtype,
-                    rows=m,
-                    columns=n,
-                    row_stride=out_strides[-2] if m > 1 else 0,
-                    column_stride=out_strides[-1] if n > 1 else 0,
-                    batch_strides=tuple(out_strides[:-2]),
-                    alignment=out_alignment,
-                ),
-                out_shape=out_shape,
-                accuracy=accuracy,
-                skips_zeros=skips_zeros,
-                epilogue=None if epilogue is None else _epilogue(epilogue, a, b, batch, dtype),
-            )
+        problem = cls(
+            m=m,
+            n=n,
+            k=a.shape[-1],
+            batch=batch,
+            a=_matrix(a2, batch, packed[0]),
+            b=_matrix(b2, batch, packed[1]),
+            out=Matrix(
+                dtype=dtype,
+                rows=m,
+                columns=n,
+                row_stride=out_strides[-2] if m > 1 else 0,
+                column_stride=out_strides[-1] if n > 1 else 0,
+                batch_strides=tuple(out_strides[:-2]),
+                alignment=out_alignment,
+            ),
+            out_shape=out_shape,
+            accuracy=accuracy,
+            skips_zeros=skips_zeros,
+            epilogue=None if epilogue is None else _epilogue(epilogue, a, b, batch, dtype),
         )
+        return _fold_batch(problem) if batch else problem
 
     @property
     def transposed(self) -> "Problem":
@@ -197,16 +193,19 @@ def _strides_of_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tupl
 
 
 def _matrix(tensor: torch.Tensor, batch: Sequence[int], packed: bool) -> Matrix:
-    expanded = tensor.expand(*batch, *tensor.shape[-2:])
-    rows, columns = tensor.shape[-2:]
-    *batch_strides, row_stride, column_stride = expanded.stride()
+    *own, rows, columns = tensor.shape
+    *strides, row_stride, column_stride = tensor.stride()
+    missing = len(batch) - len(own)
+    repeated = (
+        stride if size == whole else 0 for size, whole, stride in zip(own, batch[missing:], strides, strict=True)
+    )
     return Matrix(
         dtype=tensor.dtype,
         rows=rows,
         columns=columns,
         row_stride=row_stride if rows > 1 else 0,
         column_stride=column_stride if columns > 1 else 0,
-        batch_strides=tuple(batch_strides),
+        batch_strides=(*(0,) * missing, *repeated),
         alignment=_alignment(tensor),
         packed=packed,
     )

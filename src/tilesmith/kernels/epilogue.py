@@ -1,7 +1,8 @@
 """What the kernels do to sums before they store them: the constants and parameters of epilogue.cuh."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Final
 
 import torch
 
@@ -38,11 +39,10 @@ class BiasOf(KernelEnum):
     ROWS = 2
 
     @classmethod
-    def spec(cls, spec: EpilogueSpec | None) -> "BiasOf":
-        if spec is None or spec.bias is None:
+    def bias(cls, bias: Matrix | None) -> "BiasOf":
+        if bias is None:
             return cls.NOTHING
-        is_of_rows = spec.bias.column_stride == 0 and spec.bias.row_stride != 0
-        return cls.ROWS if is_of_rows else cls.COLUMNS
+        return cls.ROWS if bias.column_stride == 0 and bias.row_stride != 0 else cls.COLUMNS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +59,13 @@ class EpilogueConstants(KernelConstants):
 
     @classmethod
     def of(cls, spec: EpilogueSpec | None) -> "EpilogueConstants":
-        bias = None if spec is None else spec.bias
-        residual = None if spec is None else spec.residual
-        activation = None if spec is None else spec.activation
+        if spec is None:
+            return _no_constants()
+        bias, residual = spec.bias, spec.residual
         return cls(
-            activation=Activation[(activation or "none").upper()],
-            is_scaled=spec is not None and spec.is_scaled,
-            bias_of=BiasOf.spec(spec),
+            activation=Activation[(spec.activation or "none").upper()],
+            is_scaled=spec.is_scaled,
+            bias_of=BiasOf.bias(bias),
             Bias=CUDA_TYPES[torch.float32 if bias is None else bias.dtype],
             has_residual=residual is not None,
             Residual=CUDA_TYPES[torch.float32 if residual is None else residual.dtype],
@@ -88,12 +88,14 @@ class EpilogueParameters(ParameterBlock):
     @classmethod
     def of(cls, spec: EpilogueSpec | None, batch_dims: int, *, fastest_first: bool = False) -> "EpilogueParameters":
         """`batch_dims`: those that the kernel walks. `fastest_first`: it has them in the opposite order."""
-        bias, residual = (None, None) if spec is None else (spec.bias, spec.residual)
+        if spec is None:
+            return _no_parameters(batch_dims)
+        bias, residual = spec.bias, spec.residual
         batch_strides = () if residual is None else residual.batch_strides
         if fastest_first:
             batch_strides = batch_strides[::-1]
         return cls(
-            factors=Address("factors") if spec is not None and spec.is_scaled else None,
+            factors=Address("factors") if spec.is_scaled else None,
             bias=None if bias is None else Address("bias"),
             bias_stride=0 if bias is None else bias.row_stride + bias.column_stride,  # one of them is 0
             residual=None if residual is None else Address("residual"),
@@ -101,6 +103,19 @@ class EpilogueParameters(ParameterBlock):
             residual_stride_n=0 if residual is None else residual.column_stride,
             residual_batch_strides=(*batch_strides, *(0 for _ in range(max(batch_dims, 1) - len(batch_strides)))),
         )
+
+
+_NOTHING: Final = EpilogueSpec(activation=None, bias=None, residual=None, is_scaled=False)
+
+
+@cache
+def _no_constants() -> EpilogueConstants:
+    return EpilogueConstants.of(_NOTHING)
+
+
+@cache
+def _no_parameters(batch_dims: int) -> EpilogueParameters:
+    return EpilogueParameters.of(_NOTHING, batch_dims)
 
 
 def elements_at_once(residual: Matrix) -> int:

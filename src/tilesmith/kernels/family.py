@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tilesmith.core.device import Device
-from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection
+from tilesmith.core.plan import Kernel, KernelLaunch, Plan, Rejection
 from tilesmith.core.problem import Problem
 
 
@@ -13,13 +13,8 @@ class Candidate:
     """A plan that could be made, and what it would cost."""
 
     name: str
-    cost: Cost
+    cycles: float  # expected clocks of the device
     plan: Callable[[], Plan]
-
-    @property
-    def cycles(self) -> float:
-        """Expected clocks of the device."""
-        return self.cost.cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +49,8 @@ class Family:
     exclusions: Callable[[Problem, Device], Iterable[Rejection]]  # configurations that are no candidates, and why
     launch_words: Callable[[KernelLaunch, Plan], LaunchWords]
     sum_words: Callable[[Plan], SumWords]
+    # The cheapest of the candidates, where there is a quicker way to it than to make them all. None if there are none.
+    cheapest: Callable[[Problem, Device], Candidate | None] | None = None
     packing: Callable[[Problem, Device], Plan | None] | None = None  # the plan of `tilesmith.pack`
     # The plan for a problem that has the configuration of a plan for another one; None if it cannot have it.
     with_configuration: Callable[[Plan, Problem], Plan | None] | None = None

@@ -62,11 +62,7 @@ class Operand:
         return _LINE_BYTES // self.dtype.itemsize
 
     def atom_width(self, extent: int) -> int:
-        """The length of a line in shared memory: atom_width in tile.cuh, and its static_assert; of float32, line in
-        hopper/fp32_tile.cuh."""
-        if not self.mn_major:
-            return self._widest
-        return next((width for width in (64, 32, 16) if width <= self._widest and extent % width == 0), 0)
+        return atom_width(self.mn_major, self.dtype.itemsize, extent)
 
     def tile_lines(self, extent: int) -> int:
         """The lines of a swizzle atom of a tile."""
@@ -95,6 +91,15 @@ class Operand:
             box=(atom_width, self.tile_lines(extent) // sharers, *(1 for _ in batch)),
             line_bytes=atom_width * size,
         )
+
+
+def atom_width(mn_major: bool, itemsize: int, extent: int) -> int:
+    """The length of a line in shared memory: atom_width in tile.cuh, and its static_assert; of float32, line in
+    hopper/fp32_tile.cuh. 0 if a tile of this extent has none."""
+    widest = _LINE_BYTES // itemsize
+    if not mn_major:
+        return widest
+    return next((width for width in (64, 32, 16) if width <= widest and extent % width == 0), 0)
 
 
 def direct(matrix: Matrix, buffer: Buffer) -> Operand | None:

@@ -59,29 +59,6 @@ class Output:
     def bytes(self) -> int:
         return self.batch[0] * self.batch_strides[0] * self.dtype.itemsize
 
-    def staging(self, tile_n: int, *, by_rows: bool, overlapped: bool, lean: bool) -> Staging:
-        """How tiles of this width pass through shared memory. `by_rows`: whole rows of a tile leave together, which
-        memory prefers, but they take more space. `overlapped`: long products run at the same time, which need shared
-        memory as well. `lean`: in as little space as possible."""
-        max_line = _LINE_BYTES // self.dtype.itemsize
-        if by_rows and self.aligned and not self.along_m and tile_n % max_line == 0:
-            if overlapped and self.dtype == torch.float32:
-                return Staging(Store.DIRECT, max_line, True, 0, max_line, _WARP_ROWS)
-            pieces = range(1, tile_n // max_line + 1)
-            chunk = next(tile_n // i for i in pieces if tile_n % (i * max_line) == 0 and tile_n // i <= 4 * max_line)
-            padding = 32 if self.dtype.itemsize == 4 else 16
-            return Staging(Store.VECTORS, chunk, True, 1, max_line, _WARP_ROWS, padding)
-        chunk = next(width for width in (64, 32, 16, 8) if width <= max_line and tile_n % width == 0)
-        store = Store.BOXES if self.aligned else Store.LINES
-        buffers = max(32 // chunk, 1) if lean else 2
-        if self.along_m:
-            return Staging(
-                store, chunk, by_warp=False, buffers=buffers, line=min(_WARPGROUP_ROWS, max_line), lines=chunk
-            )
-        if self.aligned:
-            return Staging(store, chunk, by_warp=False, buffers=buffers, line=chunk, lines=_WARPGROUP_ROWS)
-        return Staging(store, chunk, by_warp=True, buffers=buffers, line=chunk, lines=_WARP_ROWS)
-
     def tensor_map(self, staging: Staging) -> TensorMap:
         size = self.dtype.itemsize
         strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *self.batch_strides)
@@ -94,6 +71,29 @@ class Output:
             box=(staging.line, staging.lines, *(1 for _ in self.batch)),
             line_bytes=staging.line * size,
         )
+
+
+def staging(
+    dtype: torch.dtype, *, along_m: bool, aligned: bool, tile_n: int, by_rows: bool, overlapped: bool, lean: bool
+) -> Staging:
+    """How tiles of this width pass through shared memory on their way to an output. `by_rows`: whole rows of a tile
+    leave together, which memory prefers, but they take more space. `overlapped`: long products run at the same time,
+    which need shared memory as well. `lean`: in as little space as possible."""
+    max_line = _LINE_BYTES // dtype.itemsize
+    if by_rows and aligned and not along_m and tile_n % max_line == 0:
+        if overlapped and dtype == torch.float32:
+            return Staging(Store.DIRECT, max_line, True, 0, max_line, _WARP_ROWS)
+        pieces = range(1, tile_n // max_line + 1)
+        chunk = next(tile_n // i for i in pieces if tile_n % (i * max_line) == 0 and tile_n // i <= 4 * max_line)
+        return Staging(Store.VECTORS, chunk, True, 1, max_line, _WARP_ROWS, padding=32 if dtype.itemsize == 4 else 16)
+    chunk = next(width for width in (64, 32, 16, 8) if width <= max_line and tile_n % width == 0)
+    store = Store.BOXES if aligned else Store.LINES
+    buffers = max(32 // chunk, 1) if lean else 2
+    if along_m:
+        return Staging(store, chunk, by_warp=False, buffers=buffers, line=min(_WARPGROUP_ROWS, max_line), lines=chunk)
+    if aligned:
+        return Staging(store, chunk, by_warp=False, buffers=buffers, line=chunk, lines=_WARPGROUP_ROWS)
+    return Staging(store, chunk, by_warp=True, buffers=buffers, line=chunk, lines=_WARP_ROWS)
 
 
 def direct(out: Matrix, batch: tuple[int, ...]) -> Output | None:

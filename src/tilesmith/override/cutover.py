@@ -83,7 +83,7 @@ def torch_is_faster(plan: Plan) -> str | None:
         min_us = times.min_addition_us
         if problem.epilogue.residual is not None:
             torchs_us += times.residual.us + _out_bytes(problem) / times.residual.bytes_per_us
-    ours_us = plan.cost.cycles / rates.section(plan.device, "clocks", rates.Clocks).per_us
+    ours_us = plan.cycles / rates.section(plan.device, "clocks", rates.Clocks).per_us
     return reason if torchs_us > min_us and ours_us > times.worth_factor * torchs_us else None
 
 

@@ -14,17 +14,29 @@ from tilesmith.planner import tuned
 def choose(problem: Problem, device: Device) -> Plan:
     """The plan that was measured to be the fastest here, if `tilesmith tune` did; else the one with the fewest expected
     clocks among all that are legal on this device."""
-    legal = candidates(problem, device)
-    preferred = tuned.preferred(problem, device)
-    measured = next((candidate for candidate in legal if candidate.name == preferred), None)
-    best = measured or min(legal, key=lambda candidate: candidate.cycles)
-    return replace(best.plan(), is_tuned=measured is not None)
+    if (preferred := tuned.preferred(problem, device)) is not None:
+        measured = next((each for each in candidates(problem, device) if each.name == preferred), None)
+        if measured is not None:
+            return replace(measured.plan(), is_tuned=True)
+    offers = (_cheapest(family, problem, device) for family in _legal(problem, device))
+    return min((offer for offer in offers if offer is not None), key=lambda offer: offer.cycles).plan()
+
+
+def _cheapest(family: Family, problem: Problem, device: Device) -> Candidate | None:
+    if family.cheapest is not None:
+        return family.cheapest(problem, device)
+    return min(family.candidates(problem, device), key=lambda candidate: candidate.cycles, default=None)
+
+
+def _legal(problem: Problem, device: Device) -> list[Family]:
+    """The families that can do the problem. A fallback is none where there is another."""
+    able = [family for family in FAMILIES if family.rejects(problem, device) is None]
+    return [family for family in able if not family.is_fallback] or able
 
 
 def candidates(problem: Problem, device: Device) -> list[Candidate]:
     """Every plan that is legal on this device."""
-    legal = [family for family in FAMILIES if _rejects(family, problem, device) is None]
-    return [candidate for family in legal for candidate in family.candidates(problem, device)]
+    return [candidate for family in _legal(problem, device) for candidate in family.candidates(problem, device)]
 
 
 def rejections(plan: Plan) -> Iterator[Rejection]:

@@ -137,7 +137,7 @@ class CompiledPlan:
         self._workspace_bytes = plan.workspace_bytes
         self._idle: list[tuple[driver.Launch, ...]] = []
         max_clocks = rates.section(plan.device, "host", HostRates).max_short_clocks
-        self._is_short = plan.cost.cycles < max_clocks and plan.workspace_bytes <= workspace.LENT_BYTES
+        self._is_short = plan.cycles < max_clocks and plan.workspace_bytes <= workspace.LENT_BYTES
         self._replay: GraphReplay[driver.LaunchGraph] = GraphReplay()
         self._graphs = self._replay.graphs
 

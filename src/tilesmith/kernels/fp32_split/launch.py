@@ -23,7 +23,7 @@ from tilesmith.core.params import (
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import Matrix
 from tilesmith.kernels.element import CUDA_TYPES
-from tilesmith.kernels.fp32_split.terms import BLOCKS_PER_SM, MAX_ROWS, RowBlock, Scheme, Split, k_chunks, split_blocks
+from tilesmith.kernels.fp32_split.terms import BLOCKS_PER_SM, MAX_ROWS, RowBlock, Scheme, Split, split_blocks
 from tilesmith.kernels.operand import aligned_lines, moving_batch, round_up
 
 _THREADS: Final = 256
@@ -57,12 +57,11 @@ class OperandConstants(KernelConstants):
     corrects_bias: bool  # its scales make up for what tensor cores cut off of sums: split.cu
 
     @classmethod
-    def of(cls, split: Split, operands: Sequence[Split], scheme: Scheme, batch: Sequence[int]) -> "OperandConstants":
-        terms, matrix = split.terms, split.terms.matrix
-        row_block = RowBlock.of_split(split, batch)
+    def of(cls, split: Split, operands: Sequence[Split], scheme: Scheme) -> "OperandConstants":
+        terms, matrix, row_block = split.terms, split.terms.matrix, split.findings.row_block
         return cls(
             Source=CUDA_TYPES[matrix.dtype],
-            terms=scheme.of(matrix.dtype).terms,
+            terms=scheme.terms_of(matrix.dtype),
             mn_major=terms.mn_major,
             access=Access.of(matrix.transposed if terms.mn_major else matrix),
             rows=row_block.rows,
@@ -117,9 +116,9 @@ class Operand(ParameterBlock):
     batch_size: UInt32s
 
     @classmethod
-    def of(cls, split: Split, row_block: RowBlock, batch: Sequence[int], first_block: int) -> "Operand":
+    def of(cls, split: Split, batch: Sequence[int], first_block: int) -> "Operand":
         terms, matrix, found = split.terms, split.terms.matrix, split.findings
-        scales, moving = found.scales, moving_batch(matrix, batch)
+        scales, row_block, moving = found.scales, found.row_block, moving_batch(matrix, batch)
         row_blocks = math.ceil(matrix.rows / row_block.rows)
         return cls(
             source=Address(split.source),
@@ -163,13 +162,12 @@ def split_launch(
     """The launch that splits one or two operands and finds their range statistics; or, if the scheme has the full
     range, first reads the range check, at an offset in the workspace."""
     first, last = splits[0], splits[-1]
-    blocks = split_blocks([each.terms.matrix for each in splits], batch, device)
+    blocks = split_blocks([RowBlock.of(each.terms.matrix, batch) for each in splits], device)
     operands: list[Operand] = []
     busy = 0  # blocks that have a task more than the others
     for each in splits:
-        row_block = RowBlock.of_split(each, batch)
-        operands.append(Operand.of(each, row_block, batch, busy))
-        busy = (busy + operands[-1].tasks * row_block.k_chunks) % blocks
+        operands.append(Operand.of(each, batch, busy))
+        busy = (busy + operands[-1].tasks * each.findings.row_block.k_chunks) % blocks
     parameters = Parameters(
         operands=tuple(operands),
         range_check=None if range_check is None else Address("workspace", range_check),
@@ -182,10 +180,10 @@ def split_launch(
         operands=len(splits),
         batch_dims=len(batch),
         a_is_rs=first.findings.rs_parts > 0,
-        a_parts=first.findings.rs_parts or k_chunks(first.terms.matrix, batch),
+        a_parts=first.findings.rs_parts or first.findings.row_block.k_chunks,
         blocks_per_sm=_FULL_RANGE_BLOCKS_PER_SM if scheme.full_range else BLOCKS_PER_SM,
-        a=OperandConstants.of(first, splits, scheme, batch),
-        b=OperandConstants.of(last, splits, scheme, batch),
+        a=OperandConstants.of(first, splits, scheme),
+        b=OperandConstants.of(last, splits, scheme),
     )
     return KernelLaunch(
         Kernel.of("split", "kernels/fp32_split/split.cu", constants, parameters, threads=_THREADS),

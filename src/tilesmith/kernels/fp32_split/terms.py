@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -13,7 +14,6 @@ from tilesmith.core.problem import Matrix
 from tilesmith.kernels.operand import (
     WORKSPACE_ALIGNMENT,
     Operand,
-    moving_batch,
     packed_batch_strides,
     round_up,
     runs_along_rows,
@@ -34,7 +34,10 @@ class Scheme:
 
     def of(self, dtype: torch.dtype) -> "Scheme":
         """For an operand of this type: 16-bit numbers that are ordinary fit in one term."""
-        return self if dtype == torch.float32 or self.full_range else replace(self, terms=1)
+        return self if self.terms_of(dtype) == self.terms else replace(self, terms=1)
+
+    def terms_of(self, dtype: torch.dtype) -> int:
+        return self.terms if dtype == torch.float32 or self.full_range else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,14 @@ class Scales:
     end: int
 
     @classmethod
-    def of(cls, matrix: Matrix, batch: Sequence[int], offset: int, rs_parts: int = 0) -> "Scales":
+    def of(cls, matrix: Matrix, batch: Sequence[int], offset: int, k_chunks: int) -> "Scales":
         pitch = scale_pitch(matrix.rows)
         _, total = packed_batch_strides(matrix, batch, pitch)
         total = round_up(total, WORKSPACE_ALIGNMENT // 4)
-        k_chunks = rs_parts or RowBlock.of(matrix, batch).k_chunks
         # With one K chunk, its exponents are the ones.
-        first, second, third, end = (offset + 4 * total * i for i in (0, 1, 1 if k_chunks == 1 else 2, 2 + k_chunks))
-        return cls(first, second, third, pitch, total, end)
+        third = 1 if k_chunks == 1 else 2
+        step = 4 * total
+        return cls(offset, offset + step, offset + third * step, pitch, total, offset + (2 + k_chunks) * step)
 
 
 def scale_pitch(rows: int) -> int:
@@ -98,6 +101,7 @@ class Findings:
     buffer: Buffer
     range_stats: int  # offset: one of each block that split it
     blocks: int
+    row_block: "RowBlock"
     scales: Scales
     extents: int | None = None  # offset: of every row block and K chunk, the part of K that is not zero
     # If the product splits the operand itself: the parts of K that it counts apart. The range statistics then are of
@@ -107,10 +111,23 @@ class Findings:
     @classmethod
     def packed(cls, matrix: Matrix, batch: Sequence[int], buffer: Buffer, device: Device) -> "Findings":
         """At the start of a packed operand's buffer."""
-        blocks = split_blocks([matrix], batch, device)
-        return cls(
-            buffer, 0, blocks, Scales.of(matrix, batch, round_up(blocks * _RANGE_STATS_BYTES, WORKSPACE_ALIGNMENT))
-        )
+        row_block = RowBlock.of(matrix, batch)
+        blocks = split_blocks([row_block], device)
+        first = round_up(blocks * _RANGE_STATS_BYTES, WORKSPACE_ALIGNMENT)
+        return cls(buffer, 0, blocks, row_block, Scales.of(matrix, batch, first, row_block.k_chunks))
+
+
+def terms_of(matrix: Matrix, batch: Sequence[int], scheme: Scheme, buffer: Buffer, offset: int) -> tuple[Operand, int]:
+    """The terms of an operand as split.cu writes them to a buffer, from `offset` on, and how many elements that are."""
+    scheme = scheme.of(matrix.dtype)
+    mn_major = runs_along_rows(matrix)
+    term_depth = round_up(matrix.columns, TILE_K)
+    depth = scheme.stored * term_depth
+    pitch = round_up(matrix.rows, 8 if matrix.rows < 4 * TILE_K else TILE_K) if mn_major else depth
+    elements = (depth if mn_major else matrix.rows) * pitch
+    batch_strides, total = packed_batch_strides(matrix, batch, elements)
+    terms = Operand(matrix, mn_major, buffer, offset, pitch, batch_strides, scheme.dtype, scheme.stored, term_depth)
+    return terms, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +151,7 @@ class Split:
         offset: int,
     ) -> "Split":
         """The operand as split.cu writes it to a buffer, from `offset` on."""
-        scheme = scheme.of(matrix.dtype)
-        mn_major = runs_along_rows(matrix)
-        term_depth = round_up(matrix.columns, TILE_K)
-        depth = scheme.stored * term_depth
-        pitch = round_up(matrix.rows, 8 if matrix.rows < 4 * TILE_K else TILE_K) if mn_major else depth
-        elements = (depth if mn_major else matrix.rows) * pitch
-        batch_strides, total = packed_batch_strides(matrix, batch, elements)
-        terms = Operand(matrix, mn_major, buffer, offset, pitch, batch_strides, scheme.dtype, scheme.stored, term_depth)
+        terms, total = terms_of(matrix, batch, scheme, buffer, offset)
         elements = 0 if findings.rs_parts else total
         return cls(source, terms, findings, round_up(offset + elements * scheme.dtype.itemsize, WORKSPACE_ALIGNMENT))
 
@@ -160,7 +170,44 @@ class Split:
         return tuple(stride // step for stride in self.terms.batch_strides)
 
 
-_PACKED: Final[dict[Buffer, Buffer]] = {"a": "a_packed", "b": "b_packed"}
+PACKED: Final[dict[Buffer, Buffer]] = {"a": "a_packed", "b": "b_packed"}
+
+
+def find_pair(
+    matrices: tuple[Matrix, Matrix],
+    sources: tuple[Buffer, Buffer],
+    batch: Sequence[int],
+    offset: int,
+    device: Device,
+    *,
+    rs_parts: int = 0,
+    extents: bool = False,
+) -> tuple[tuple[Findings, Findings], int]:
+    """The findings of A and of B, and the end of what they take of the workspace from `offset` on: the range
+    statistics, the range check, the scales, and the extents if asked for, except for what is packed. `rs_parts`: see
+    Findings, for A."""
+    row_blocks = [RowBlock.of(matrix, batch) for matrix in matrices]
+    blocks = split_blocks([own for own, matrix in zip(row_blocks, matrices, strict=True) if not matrix.packed], device)
+    range_stats, end = offset, round_up(offset + range_stats_bytes(device), WORKSPACE_ALIGNMENT)
+    known: list[Findings] = []
+    for matrix, source, own in zip(matrices, sources, row_blocks, strict=True):
+        if matrix.packed:
+            known.append(Findings.packed(matrix, batch, PACKED[source], device))
+        elif rs_parts and not known:
+            groups = math.ceil(matrix.rows / _ROWS_OF_RANGE_STATS) * math.prod(batch)
+            first = round_up(end + groups * rs_parts * _RANGE_STATS_BYTES, WORKSPACE_ALIGNMENT)
+            sampled = RowBlock(MAX_ROWS if runs_along_rows(matrix) else _SAMPLED_ROWS, 1)  # a few values of each row
+            scales = Scales.of(matrix, batch, first, rs_parts)
+            known.append(Findings("workspace", end, groups, sampled, scales, rs_parts=rs_parts))
+            end = scales.end
+        else:
+            scales = Scales.of(matrix, batch, end, own.k_chunks)
+            known.append(Findings("workspace", range_stats, blocks, own, scales, scales.end if extents else None))
+            range_stats, end = range_stats + blocks * _RANGE_STATS_BYTES, scales.end
+            if extents:
+                found = math.ceil(matrix.rows / own.rows) * own.k_chunks
+                end = round_up(end + found * EXTENT_BYTES, WORKSPACE_ALIGNMENT)
+    return (known[0], known[1]), end
 
 
 def split_pair(
@@ -168,34 +215,13 @@ def split_pair(
     sources: tuple[Buffer, Buffer],
     batch: Sequence[int],
     scheme: Scheme,
+    known: tuple[Findings, Findings],
     offset: int,
     device: Device,
-    *,
-    rs_parts: int = 0,
-    extents: bool = False,
 ) -> tuple[tuple[Split, Split], int]:
-    """A and B, and the end of what they take of the workspace from `offset` on: the range statistics, the range check,
-    the scales, the extents if asked for, and the terms, except for what is packed. `rs_parts`: see Findings, for A."""
-    blocks = split_blocks([matrix for matrix in matrices if not matrix.packed], batch, device)
-    range_stats, end = offset, round_up(offset + range_stats_bytes(device), WORKSPACE_ALIGNMENT)
-    known: list[Findings] = []
-    for matrix, source in zip(matrices, sources, strict=True):
-        if matrix.packed:
-            known.append(Findings.packed(matrix, batch, _PACKED[source], device))
-        elif rs_parts and not known:
-            groups = math.ceil(matrix.rows / _ROWS_OF_RANGE_STATS) * math.prod(batch)
-            scales = Scales.of(
-                matrix, batch, round_up(end + groups * rs_parts * _RANGE_STATS_BYTES, WORKSPACE_ALIGNMENT), rs_parts
-            )
-            known.append(Findings("workspace", end, groups, scales, rs_parts=rs_parts))
-            end = scales.end
-        else:
-            scales = Scales.of(matrix, batch, end)
-            known.append(Findings("workspace", range_stats, blocks, scales, scales.end if extents else None))
-            range_stats, end = range_stats + blocks * _RANGE_STATS_BYTES, scales.end
-            if extents:
-                end = round_up(end + row_blocks(matrix) * k_chunks(matrix, batch) * EXTENT_BYTES, WORKSPACE_ALIGNMENT)
-    pair: list[Split] = []
+    """A and B with their terms, and the end of what these take of the workspace from `offset` on. What is packed has
+    those of the ordinary scheme already."""
+    pair, end = list[Split](), offset
     for matrix, source, findings in zip(matrices, sources, known, strict=True):
         if matrix.packed and not scheme.full_range:
             pair.append(Split.packed(matrix, source, batch, scheme, findings.buffer, device))
@@ -215,24 +241,9 @@ def term_products(a_terms: int, b_terms: int) -> int:
     return sum(min(b_terms, most - a) for a in range(a_terms))
 
 
-def k_chunks(matrix: Matrix, batch: Sequence[int]) -> int:
-    """How many K chunks the K of an operand is cut into."""
-    return RowBlock.of(matrix, batch).k_chunks
-
-
-def block_rows(matrix: Matrix, batch: Sequence[int] = ()) -> int:
-    """The rows that a block splits at a time."""
-    return RowBlock.of(matrix, batch).rows
-
-
-def row_blocks(matrix: Matrix) -> int:
-    """The row blocks of an operand that is one matrix."""
-    return math.ceil(matrix.rows / block_rows(matrix))
-
-
-def split_blocks(matrices: Sequence[Matrix], batch: Sequence[int], device: Device) -> int:
-    """The blocks that split these, each of which counts for itself: as many for every K chunk."""
-    max_k_chunks = max((k_chunks(matrix, batch) for matrix in matrices), default=1)
+def split_blocks(row_blocks: "Sequence[RowBlock]", device: Device) -> int:
+    """The blocks that split operands, each of which counts for itself: as many for every K chunk."""
+    max_k_chunks = max((each.k_chunks for each in row_blocks), default=1)
     return max(device.sm_count * BLOCKS_PER_SM // max_k_chunks, 1) * max_k_chunks
 
 
@@ -253,25 +264,21 @@ class RowBlock:
     k_chunks: int
 
     @classmethod
-    def of_split(cls, split: Split, batch: Sequence[int]) -> "RowBlock":
-        matrix = split.terms.matrix
-        if split.findings.rs_parts:  # a few values of each row are read
-            return cls(MAX_ROWS if runs_along_rows(matrix) else _SAMPLED_ROWS, 1)
-        return cls.of(matrix, batch)
-
-    @classmethod
     def of(cls, matrix: Matrix, batch: Sequence[int]) -> "RowBlock":
-        depth = round_up(matrix.columns, TILE_K)
-        matrices = math.prod(n for n, _ in moving_batch(matrix, batch))
+        matrices = math.prod(n for n, stride in zip(batch, matrix.batch_strides, strict=True) if stride)
+        return _row_block(runs_along_rows(matrix), matrix.rows, round_up(matrix.columns, TILE_K), matrices)
 
-        def tasks(rows: int) -> int:
-            return math.ceil(matrix.rows / rows) * matrices
 
-        if runs_along_rows(matrix):
-            rows = MAX_ROWS
-        else:
-            # As many as a block has time for, if all blocks have some.
-            fitting = (n for n in (32, 16, 8, 4, 2) if n * depth <= _MAX_OF_A_TASK and tasks(n) >= _MANY_TASKS)
-            rows = next(fitting, 1 if depth > 256 else 8)
-        most = min(rows * depth // _MIN_OF_A_TASK, _MANY_TASKS // tasks(rows), _MAX_K_CHUNKS)
-        return cls(rows, 1 << max(most.bit_length() - 1, 0))
+@lru_cache(maxsize=256)
+def _row_block(along_rows: bool, rows: int, depth: int, matrices: int) -> RowBlock:
+    def tasks(block_rows: int) -> int:
+        return math.ceil(rows / block_rows) * matrices
+
+    if along_rows:
+        taken = MAX_ROWS
+    else:
+        # As many as a block has time for, if all blocks have some.
+        fitting = (n for n in (32, 16, 8, 4, 2) if n * depth <= _MAX_OF_A_TASK and tasks(n) >= _MANY_TASKS)
+        taken = next(fitting, 1 if depth > 256 else 8)
+    most = min(taken * depth // _MIN_OF_A_TASK, _MANY_TASKS // tasks(taken), _MAX_K_CHUNKS)
+    return RowBlock(taken, 1 << max(most.bit_length() - 1, 0))

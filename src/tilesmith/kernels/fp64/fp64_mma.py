@@ -23,7 +23,7 @@ from tilesmith.core.params import (
     Pointer,
     to,
 )
-from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
 from tilesmith.kernels.family import Candidate
@@ -94,7 +94,8 @@ def rejects(problem: Problem, device: Device) -> str | None:
         return reason
     if len(problem.batch) > MAX_BATCH_DIMS:
         return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
-    if all(_unsuited(tile, problem) for tile in TILES):
+    p = problem.stored_by_rows
+    if all(_unsuited(tile, p) for tile in TILES):
         return "its sizes or strides cannot be counted with 32 bits"
     return None
 
@@ -102,22 +103,24 @@ def rejects(problem: Problem, device: Device) -> str | None:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the product."""
     p, r = problem.stored_by_rows, _rates(device)
+    lines = _Lines.of(p.a), _Lines.of(p.b.transposed)
     for tile in TILES:
-        if _unsuited(tile, problem) is None:
-            yield Candidate(f"fp64_mma {tile}", _cost(p, device, tile, r), partial(plan, problem, device, tile))
+        if _unsuited(tile, p) is None:
+            cycles = _cycles(p, device, tile, r, *lines)
+            yield Candidate(f"fp64_mma {tile}", cycles, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit it, each with its reason."""
+    p = problem.stored_by_rows
     for tile in TILES:
-        if reason := _unsuited(tile, problem):
+        if reason := _unsuited(tile, p):
             yield Rejection(f"fp64_mma {tile}", reason)
 
 
-def _unsuited(tile: Tile, problem: Problem) -> str | None:
-    p = problem.stored_by_rows
-    strides = (stride for matrix in (p.a, p.b) for stride in (matrix.row_stride, matrix.column_stride))
-    if max(p.m, p.n, p.k, max(strides) * _LARGEST_STEP) > _INT_MAX - _LARGEST_STEP:
+def _unsuited(tile: Tile, p: Problem) -> str | None:
+    stride = max(p.a.row_stride, p.a.column_stride, p.b.row_stride, p.b.column_stride)
+    if max(p.m, p.n, p.k, stride * _LARGEST_STEP) > _INT_MAX - _LARGEST_STEP:
         return "sizes, or steps inside of a tile, cannot be counted with 32 bits"
     if math.ceil(p.m / tile.m) > _MAX_TILES_M or math.ceil(p.n / tile.n) * p.batches > _INT_MAX:
         return "has more tiles than a grid may have"
@@ -231,24 +234,26 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     launch = KernelLaunch(
         kernel, parameters, (tiles_n * p.batches, tiles_m, 1), awaits_predecessor=True, multiplies=True
     )
+    cost = Cost(product=_cycles(p, device, tile, _rates(device), a, b))
+    tiling = Tiling(
+        rows=tile.m,
+        columns=tile.n,
+        workers="warps",
+        worker_rows=tile.m // tile.warps_m,
+        worker_columns=tile.n // tile.warps_n,
+        units=tiles_m * tiles_n * p.batches,
+        units_at_once=device.sm_count * blocks_per_sm,
+        worker_sets=tile.warps_k,
+        swap_ab=p is not problem,
+    )
     return Plan(
         problem=problem,
         device=device,
         family="fp64_mma",
         name=f"fp64_mma {tile}",
         launches=(launch,),
-        cost=_cost(p, device, tile, _rates(device)),
-        tiling=Tiling(
-            rows=tile.m,
-            columns=tile.n,
-            workers="warps",
-            worker_rows=tile.m // tile.warps_m,
-            worker_columns=tile.n // tile.warps_n,
-            units=tiles_m * tiles_n * p.batches,
-            units_at_once=device.sm_count * blocks_per_sm,
-            worker_sets=tile.warps_k,
-            swap_ab=p is not problem,
-        ),
+        cycles=cost.cycles,
+        details=partial(Details, cost, tiling),
     )
 
 
@@ -274,13 +279,12 @@ def _rates(device: Device) -> Rates:
     return rates.section(device, "fp64.fp64_mma", Rates)
 
 
-def _cost(problem: Problem, device: Device, tile: Tile, r: Rates) -> Cost:
+def _cycles(problem: Problem, device: Device, tile: Tile, r: Rates, a: _Lines, b: _Lines) -> float:
     """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
     blocks = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches
     on_an_sm = math.ceil(blocks / device.sm_count)
     depth = math.ceil(problem.k / _MMA[2]) * _MMA[2]
 
-    a, b = _Lines.of(problem.a), _Lines.of(problem.b.transposed)
     resident = _blocks_per_sm(tile, a, b)
     scalar = (not a.aligned) + (not b.aligned)
     busy = min(blocks / device.sm_count, 1.0)
@@ -295,4 +299,4 @@ def _cost(problem: Problem, device: Device, tile: Tile, r: Rates) -> Cost:
     block = r.block_clocks + (r.residual_clocks * tile.m * tile.n / tile.threads if has_residual else 0.0)
     working = math.ceil(on_an_sm / resident) * block + on_an_sm * work
     moved_bytes = 4 * problem.batches * (problem.m * problem.n + (problem.m + problem.n) * problem.k)
-    return Cost(product=r.start_clocks + max(working, moved_bytes / r.memory_bytes_per_clock))
+    return r.start_clocks + max(working, moved_bytes / r.memory_bytes_per_clock)

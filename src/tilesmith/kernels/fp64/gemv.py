@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.params import Address, Int32, Int64, KernelConstants, ParameterBlock, Pointer, to
-from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import output, split_k_reduce
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
@@ -55,7 +55,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
-    yield Candidate("gemv", _cost(_oriented(problem), device), partial(plan, problem, device))
+    yield Candidate("gemv", _cost(_oriented(problem), device).cycles, partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -124,25 +124,27 @@ def plan(problem: Problem, device: Device) -> Plan:
     launches = [KernelLaunch(kernel, parameters, grid, awaits_predecessor=True, multiplies=True)]
     if partials is not None:
         launches.append(split_k_reduce.launch(p, partials, split_k))
+    cost = _cost(p, device)
+    tiling = Tiling(
+        rows=1,
+        columns=lines,
+        workers="warps",
+        worker_rows=1,
+        worker_columns=lines,
+        units=line_blocks * split_k,
+        units_at_once=device.sm_count * _BLOCKS_PER_SM,
+        parts_of_k=split_k,
+        worker_sets=threads // 32,
+        swap_ab=p is not problem,
+    )
     return Plan(
         problem=problem,
         device=device,
         family="gemv",
         name="gemv",
         launches=tuple(launches),
-        cost=_cost(p, device),
-        tiling=Tiling(
-            rows=1,
-            columns=lines,
-            workers="warps",
-            worker_rows=1,
-            worker_columns=lines,
-            units=line_blocks * split_k,
-            units_at_once=device.sm_count * _BLOCKS_PER_SM,
-            parts_of_k=split_k,
-            worker_sets=threads // 32,
-            swap_ab=p is not problem,
-        ),
+        cycles=cost.cycles,
+        details=partial(Details, cost, tiling),
         workspace_bytes=0 if partials is None else partials.bytes,
         split_k=split_k,
     )

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.params import Address, Int32, Int64, KernelConstants, ParameterBlock, Pointer, to
-from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels import output, split_k_reduce
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
@@ -86,7 +86,8 @@ def rejects(problem: Problem, device: Device) -> str | None:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
     p = swap_ab_for_few_rows(problem)
-    yield Candidate("skinny", _cost(p, device, _cut(p, device), _rates(device)), partial(plan, problem, device))
+    cycles = _cost(p, device, _cut(p, device), _rates(device)).cycles
+    yield Candidate("skinny", cycles, partial(plan, problem, device))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -191,25 +192,27 @@ def plan(problem: Problem, device: Device) -> Plan:
     ]
     if partials is not None:
         launches.append(split_k_reduce.launch(p, partials, cut.split_k))
+    cost = _cost(p, device, cut, _rates(device))
+    tiling = Tiling(
+        rows=row_groups * _GROUP_ROWS,
+        columns=cut.columns,
+        workers="warps",
+        worker_rows=row_groups * _GROUP_ROWS,
+        worker_columns=_WARP_COLUMNS,
+        units=column_blocks * cut.shares,
+        units_at_once=device.sm_count * _BLOCKS_PER_SM // cut.cluster * cut.cluster,
+        parts_of_k=cut.shares,
+        worker_sets=cut.k_warps,
+        swap_ab=p is not problem,
+    )
     return Plan(
         problem=problem,
         device=device,
         family="skinny",
         name="skinny",
         launches=tuple(launches),
-        cost=_cost(p, device, cut, _rates(device)),
-        tiling=Tiling(
-            rows=row_groups * _GROUP_ROWS,
-            columns=cut.columns,
-            workers="warps",
-            worker_rows=row_groups * _GROUP_ROWS,
-            worker_columns=_WARP_COLUMNS,
-            units=column_blocks * cut.shares,
-            units_at_once=device.sm_count * _BLOCKS_PER_SM // cut.cluster * cut.cluster,
-            parts_of_k=cut.shares,
-            worker_sets=cut.k_warps,
-            swap_ab=p is not problem,
-        ),
+        cycles=cost.cycles,
+        details=partial(Details, cost, tiling),
         workspace_bytes=0 if partials is None else partials.bytes,
         split_k=cut.split_k,
     )

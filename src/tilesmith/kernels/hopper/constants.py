@@ -1,29 +1,12 @@
 """The constants of gemm.cu, gemm_fp32.cu and gemm_fp32_rs.cu."""
 
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from tilesmith.core.device import Device
 from tilesmith.core.params import KernelConstants, KernelEnum
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.epilogue import EpilogueConstants
-from tilesmith.kernels.fp32_split import terms
-from tilesmith.kernels.hopper.layout import (
-    MAX_PROMOTED_TILE_N,
-    OPERAND_BYTES,
-    SHORT_K,
-    Configuration,
-    Layout,
-    Scale,
-    b_extent,
-    cluster_tiles,
-    clusters_at_once,
-    clusters_of,
-    residual_vector,
-    shared_memory,
-    staging,
-    stationary_b,
-)
+from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, Scale, Tile, Traits
 from tilesmith.kernels.output import Store
 
 # Registers of a producer's and of a consumer's thread, by consumers. They come from the pool of a block that started
@@ -69,34 +52,33 @@ class GemmConstants(KernelConstants):
     residual_vector: int
 
     @classmethod
-    def of(cls, layout: Layout, device: Device, c: Configuration) -> "GemmConstants":
-        p, a, b, out = layout.problem, layout.a, layout.b, layout.out
-        own = staging(layout, c)
-        registers = (_RS_REGISTERS if layout.a_is_rs else _REGISTERS)[c.consumers]
-        has_rest = clusters_of(layout, c) > clusters_at_once(layout, device, c)
+    def of(cls, traits: Traits, tile: Tile, stages: int, store_waits: bool) -> "GemmConstants":
+        """`store_waits`: results are stored while the next tile is multiplied."""
+        own = traits.staging(tile.n)
+        registers = (_RS_REGISTERS if traits.rs else _REGISTERS)[tile.consumers]
         return GemmConstants(
-            Output=CUDA_TYPES[out.dtype],
-            tile_m=c.tile_m,
-            tile_n=c.tile_n,
-            b_extent=b_extent(layout, c),
-            stages=shared_memory(layout, device, c)[0],
-            cluster=c.cluster,
-            stationary_b=stationary_b(layout, device, c),
-            a_mn_major=a.mn_major,
-            b_mn_major=b.mn_major,
-            batch_dims=len(p.batch),
-            out_batch_dims=len(out.batch),
-            out_along_m=out.along_m,
+            Output=CUDA_TYPES[traits.out],
+            tile_m=tile.m,
+            tile_n=tile.n,
+            b_extent=traits.b_extent(tile.n),
+            stages=stages,
+            cluster=tile.cluster,
+            stationary_b=tile.stationary_b,
+            a_mn_major=traits.a_mn_major,
+            b_mn_major=traits.b_mn_major,
+            batch_dims=traits.batch_dims,
+            out_batch_dims=traits.out_batch_dims,
+            out_along_m=traits.out_along_m,
             out_store=own.store,
-            out_is_partial=out.is_partial,
+            out_is_partial=traits.out_is_partial,
             out_by_warp=own.by_warp,
             chunk=own.chunk,
             store_buffers=own.buffers,
-            store_waits=out.dtype.itemsize == OPERAND_BYTES and has_rest,
+            store_waits=store_waits,
             producer_registers=registers[0],
             consumer_registers=registers[1],
-            epilogue=EpilogueConstants.of(layout.epilogue),
-            residual_vector=residual_vector(layout),
+            epilogue=traits.epilogue,
+            residual_vector=traits.residual_vector,
         )
 
 
@@ -111,14 +93,14 @@ class RsConstants(GemmConstants):
     b_k_chunks: int
 
     @classmethod
-    def of_fp32(cls, layout: Layout, device: Device, c: Configuration, runs: Runs) -> "RsConstants":
+    def of_fp32(cls, traits: Traits, tile: Tile, stages: int, store_waits: bool, runs: Runs) -> "RsConstants":
         return RsConstants(
-            **_fields(GemmConstants.of(layout, device, c)),
-            terms=layout.terms,
-            scale=layout.scale,
+            **vars(GemmConstants.of(traits, tile, stages, store_waits)),
+            terms=traits.terms,
+            scale=traits.scale,
             runs=runs,
-            with_least_product=_with_least_product(layout),
-            b_k_chunks=terms.k_chunks(layout.b.matrix, layout.problem.batch),
+            with_least_product=traits.with_least_product,
+            b_k_chunks=traits.b_k_chunks,
         )
 
 
@@ -137,26 +119,15 @@ class TermConstants(RsConstants):
     extents_n: int
 
     @classmethod
-    def of_fp32(cls, layout: Layout, device: Device, c: Configuration, runs: Runs) -> "TermConstants":
-        a, b, skips_zeros = layout.a.matrix, layout.b.matrix, layout.skips_zeros(c)
-        tiles_m, tiles_n = cluster_tiles(layout.problem, c)
+    def of_fp32(cls, traits: Traits, tile: Tile, stages: int, store_waits: bool, runs: Runs) -> "TermConstants":
         return TermConstants(
-            **_fields(RsConstants.of_fp32(layout, device, c, runs)),
-            a_terms=layout.terms_of_each[0],
-            b_terms=layout.terms_of_each[1],
-            a_k_chunks=terms.k_chunks(a, layout.problem.batch),
-            skips_zeros=skips_zeros,
-            a_block_rows=terms.block_rows(a) if skips_zeros else 1,
-            b_block_rows=terms.block_rows(b) if skips_zeros else 1,
-            extents_m=tiles_m if skips_zeros else 1,
-            extents_n=tiles_n if skips_zeros else 1,
+            **vars(RsConstants.of_fp32(traits, tile, stages, store_waits, runs)),
+            a_terms=traits.a_terms,
+            b_terms=traits.b_terms,
+            a_k_chunks=traits.a_k_chunks,
+            skips_zeros=any(tile.extents),
+            a_block_rows=tile.extent_rows[0],
+            b_block_rows=tile.extent_rows[1],
+            extents_m=max(tile.extents[0], 1),
+            extents_n=max(tile.extents[1], 1),
         )
-
-
-def _fields(value: KernelConstants) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
-def _with_least_product(layout: Layout) -> bool:
-    """Whether the product of the smallest of two terms each counts."""
-    return layout.terms_of_each == (2, 2) and layout.problem.k <= SHORT_K

@@ -120,9 +120,8 @@ class Work:
     input_bytes: int  # as the product reads them
     reread_bytes: int  # of operands that several tiles read, each time after the first
     output_elements: int
-    realigned_bytes: int
+    copied_bytes: int  # of operands that are realigned, or split into terms
     is_float32: bool  # the operands are terms
-    split_bytes: int  # of those terms that are not packed
     stored_by_threads: bool
     line_columns: int  # of results, in 128 bytes
     has_residual: bool
@@ -151,42 +150,105 @@ def cost(work: Work, device: Device) -> Cost:
 
 def cost_by(all_rates: Rates, work: Work, device: Device) -> Cost:
     """The clocks that they are at these rates."""
+    tile, beside = tile_clocks(all_rates, work, device), clocks_beside(all_rates, work.copied_bytes, work.is_float32)
+    return Cost(
+        product=product_clocks(
+            tile,
+            arithmetic_clocks(tile, work.units, work.steps, work.batches),
+            memory_clocks(tile, work.input_bytes, work.reread_bytes, work.output_elements, work.split_k),
+        ),
+        preparation=beside.preparation,
+        idle_launches=beside.idle_launches,
+        reduction=reduction_clocks(tile.rates, work.output_elements, work.split_k) if work.reduced else 0.0,
+        scale=beside.scale,
+        timer=beside.timer,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TileClocks:
+    """What tiles cost, as far as it does not depend on how many there are."""
+
+    rates: ProductRates
+    blocks: int  # that run at the same time
+    step: float  # along K
+    end: float  # of a tile
+    short_end: float  # of a tile with fewer than `short_steps` steps
+    short_steps: int
+    launch: float
+    batched_factor: float
+    read_bytes_per_clock: float
+    stripe_factor: float  # more reading, where K is split
+    written_bytes: int  # of an element
+
+
+def tile_clocks(all_rates: Rates, work: Work, device: Device) -> TileClocks:
+    """The clocks of the tiles of some work."""
     terms = work.terms
     common, product = all_rates.common, all_rates.terms if terms > 1 else all_rates.single
-    blocks = device.sm_count // work.cluster * work.cluster
-    rounds = -(-work.units // blocks)
-    elements = work.tile_m * work.tile_n
-
-    arithmetic = rounds * (work.steps * _step(work, all_rates, product, terms) + _end_of_tile(work, common, product))
-    if terms > 1 and work.cluster > 1 and work.batches > 1:
-        arithmetic *= common.batched_cluster_factor
+    short_steps = product.store_hiding_steps if work.stored_by_threads else work.tile_n // 32
     start = product.cluster_start_clocks if work.cluster > 1 else 0.0
-    arithmetic += product.last_store_clocks * elements + product.start_clocks + start
-
-    read = all_rates.split_in_registers.read_bytes_per_clock if work.rs else product.read_bytes_per_clock
-    reading = (work.input_bytes + product.reread_share * work.reread_bytes) / read
-    if work.split_k > 1:
-        reading *= 1 + common.narrow_stripe_share * (1 - work.tile_n / 256)
-    memory = reading + work.output_elements * 2 * terms / product.write_bytes_per_clock + product.memory_start_clocks
-
-    sharpness = product.sharpness
-    preparation = reduction = 0.0
-    if work.realigned_bytes:
-        preparation = common.realign_clocks + 2 * work.realigned_bytes / common.realign_bytes_per_clock
-    if work.split_bytes:
-        preparation = _split_clocks(work.split_bytes, common)
-    if work.reduced:
-        partial_bytes = work.output_elements * work.split_k * 4
-        reduction = product.reduce_clocks + partial_bytes / product.partial_bytes_per_clock
-    return Cost(
-        product=math.pow(math.pow(arithmetic, sharpness) + math.pow(memory, sharpness), 1 / sharpness),
-        preparation=preparation,
-        idle_launches=common.idle_launches_clocks if work.is_float32 else 0.0,
-        reduction=reduction,
-        scale=common.cuda_core_clock_factor if work.is_float32 else 1.0,
-        # Of float32 it stays in: the timer counts in the times of the other family, too.
-        timer=0.0 if work.is_float32 else common.timer_clocks,
+    return TileClocks(
+        rates=product,
+        blocks=device.sm_count // work.cluster * work.cluster,
+        step=_step(work, all_rates, product, terms),
+        end=_end_of_tile(work, common, product, is_short=False),
+        short_end=_end_of_tile(work, common, product, is_short=True),
+        short_steps=short_steps,
+        launch=product.last_store_clocks * (work.tile_m * work.tile_n) + product.start_clocks + start,
+        batched_factor=common.batched_cluster_factor if terms > 1 and work.cluster > 1 else 1.0,
+        read_bytes_per_clock=(all_rates.split_in_registers if work.rs else product).read_bytes_per_clock,
+        stripe_factor=1 + common.narrow_stripe_share * (1 - work.tile_n / 256),
+        written_bytes=2 * terms,
     )
+
+
+def product_clocks(tile: TileClocks, arithmetic: float, memory: float) -> float:
+    """The clocks of the launch that multiplies. The slower of the two decides, the other one counts a little."""
+    sharpness = tile.rates.sharpness
+    return math.pow(math.pow(arithmetic, sharpness) + math.pow(memory, sharpness), 1 / sharpness)
+
+
+def arithmetic_clocks(tile: TileClocks, units: int, steps: int, batches: int) -> float:
+    """The clocks that multiplying takes, if memory keeps up."""
+    rounds = -(-units // tile.blocks)
+    clocks = rounds * (steps * tile.step + (tile.short_end if steps < tile.short_steps else tile.end))
+    return (clocks * tile.batched_factor if batches > 1 else clocks) + tile.launch
+
+
+def memory_clocks(tile: TileClocks, input_bytes: int, reread_bytes: int, output_elements: int, split_k: int) -> float:
+    """The clocks that reading and writing takes, if the tensor cores keep up."""
+    reading = (input_bytes + tile.rates.reread_share * reread_bytes) / tile.read_bytes_per_clock
+    if split_k > 1:
+        reading *= tile.stripe_factor
+    writing = output_elements * tile.written_bytes / tile.rates.write_bytes_per_clock
+    return reading + writing + tile.rates.memory_start_clocks
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksBeside:
+    """What all configurations of a product have in common."""
+
+    preparation: float
+    idle_launches: float
+    scale: float
+    timer: float
+
+
+def clocks_beside(all_rates: Rates, copied_bytes: int, is_float32: bool) -> ClocksBeside:
+    """`copied_bytes`: of operands that are realigned or split first."""
+    common = all_rates.common
+    if is_float32:
+        preparation = _split_clocks(copied_bytes, common) if copied_bytes else 0.0
+        # The timer stays in: it counts in the times of the other family, too.
+        return ClocksBeside(preparation, common.idle_launches_clocks, common.cuda_core_clock_factor, timer=0.0)
+    realigning = common.realign_clocks + 2 * copied_bytes / common.realign_bytes_per_clock
+    return ClocksBeside(realigning if copied_bytes else 0.0, 0.0, 1.0, common.timer_clocks)
+
+
+def reduction_clocks(product: ProductRates, output_elements: int, split_k: int) -> float:
+    """The clocks of the launch that adds the parts of K."""
+    return product.reduce_clocks + output_elements * split_k * 4 / product.partial_bytes_per_clock
 
 
 def split_clocks(split_bytes: int, device: Device) -> float:
@@ -222,14 +284,15 @@ def _step(work: Work, all_rates: Rates, product: ProductRates, terms: int) -> fl
     return busy + product.step_clocks + product.promotion_clocks * work.tile_m * tile_n
 
 
-def _end_of_tile(work: Work, common: CommonRates, product: ProductRates) -> float:
+def _end_of_tile(work: Work, common: CommonRates, product: ProductRates, *, is_short: bool) -> float:
+    """`is_short`: the steps of the next tile are too few to hide the store."""
     elements = work.tile_m * work.tile_n
     if work.reduced:
         return product.partial_store_clocks * elements
     is_uneven = work.tile_n % work.line_columns != 0
     is_odd = work.tile_n > 32 and work.tile_n % 32 != 0  # lines are a quarter as long
     if work.stored_by_threads:
-        is_seen = is_uneven and (is_odd or work.steps < product.store_hiding_steps)
+        is_seen = is_uneven and (is_odd or is_short)
         store = product.thread_store_clocks + (product.uneven_store_clocks if is_seen else 0.0)
         store *= product.one_consumer_store_factor if work.tile_m == 64 else 1.0
     else:
@@ -237,7 +300,7 @@ def _end_of_tile(work: Work, common: CommonRates, product: ProductRates) -> floa
         store = product.tma_store_clocks
         if is_odd:
             store += 2 * product.short_line_store_clocks
-        elif is_uneven and work.steps < work.tile_n // 32:
+        elif is_uneven and is_short:
             store += product.short_line_store_clocks
     if work.has_residual:
         store += product.residual_clocks * (common.uneven_residual_factor if is_uneven else 1.0)

@@ -1,7 +1,9 @@
 """The launch that multiplies: the parameters of gemm.cu, gemm_fp32.cu and gemm_fp32_rs.cu."""
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Final
 
 from tilesmith.core.device import Device
 from tilesmith.core.params import (
@@ -20,23 +22,20 @@ from tilesmith.core.params import (
 from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
 from tilesmith.core.problem import Matrix
 from tilesmith.kernels.epilogue import EpilogueParameters
-from tilesmith.kernels.fp32_split import terms
 from tilesmith.kernels.fp32_split.terms import Findings, Split
 from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.layout import (
     Configuration,
     Layout,
-    Scale,
-    b_extent,
     cluster_tiles,
     clusters_at_once,
     clusters_of,
     column_group,
-    raster_group,
-    shared_memory,
-    staging,
 )
+from tilesmith.kernels.hopper.traits import OPERAND_BYTES, Scale, Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store
+
+_RASTER_GROUP: Final = 8  # clusters of tile rows that are done together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,8 @@ class RowBlockExtents(ParameterBlock):
     def of(cls, findings: Findings | None, matrix: Matrix) -> "RowBlockExtents":
         if findings is None or findings.extents is None:
             return cls(found=None, row_blocks=0)
-        return cls(found=Address("workspace", findings.extents), row_blocks=terms.row_blocks(matrix))
+        row_blocks = math.ceil(matrix.rows / findings.row_block.rows)
+        return cls(found=Address("workspace", findings.extents), row_blocks=row_blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +108,14 @@ class _Common(ParameterBlock):
     b_moves: Int32s
 
     @classmethod
-    def of(cls, layout: Layout, device: Device, c: Configuration) -> "_Common":
-        p, a, b, out, own = layout.problem, layout.a, layout.b, layout.out, staging(layout, c)
+    def of(cls, layout: Layout, traits: Traits, device: Device, c: Configuration) -> "_Common":
+        p, a, b, out, own = layout.problem, layout.a, layout.b, layout.out, traits.staging(c.tile_n)
         is_boxed = own.store is Store.BOXES
         tiles_m, tiles_n = cluster_tiles(p, c)
         k_steps, longer_parts = divmod(layout.k_steps, c.split_k)
         return _Common(
             a=a.tensor_map(c.tile_m, 1, p.batch),
-            b=b.tensor_map(b_extent(layout, c), c.cluster, p.batch),
+            b=b.tensor_map(traits.b_extent(c.tile_n), c.cluster, p.batch),
             out=out.tensor_map(own) if is_boxed else None,
             out_lines=OutputLines(
                 first=None if is_boxed else Address(out.buffer, out.offset),
@@ -131,8 +131,8 @@ class _Common(ParameterBlock):
                 batches=p.batches,
                 k_steps=k_steps,
                 longer_parts=longer_parts,
-                raster_group=raster_group(layout),
-                column_group=column_group(p, device, c),
+                raster_group=1 if traits.only_stores else _RASTER_GROUP,  # memory prefers to be written along rows
+                column_group=column_group(p, device, c.tile_n),
             ),
             batch_size=_padded(p.batch),
             a_moves=_padded(tuple(int(stride != 0) for stride in a.batch_strides)),
@@ -169,31 +169,28 @@ class Fp32Parameters(_Common):
     epilogue: Annotated[EpilogueParameters, Aligned(64)]
 
     @classmethod
-    def of_fp32(cls, layout: Layout, device: Device, c: Configuration, split: tuple[Split, Split]) -> "Fp32Parameters":
+    def of_fp32(
+        cls, layout: Layout, traits: Traits, device: Device, c: Configuration, split: tuple[Split, Split]
+    ) -> "Fp32Parameters":
         p, (a, b) = layout.problem, (each.findings for each in split)
-        skips_zeros = layout.skips_zeros(c)
         return Fp32Parameters(
-            **_fields(_Common.of(layout, device, c)),
+            **vars(_Common.of(layout, traits, device, c)),
             m=p.m,
             depth=p.k,
             term_depth=layout.b.term_depth,
-            a_scales=RowScales.of(split[0], layout.scale),
-            b_scales=RowScales.of(split[1], layout.scale),
+            a_scales=RowScales.of(split[0], traits.scale),
+            b_scales=RowScales.of(split[1], traits.scale),
             a_range_stats=Address(a.buffer, a.range_stats),
             b_range_stats=Address(b.buffer, b.range_stats),
             range_check=Address("workspace", layout.range_check),
             a_range_stats_count=a.blocks,
             b_range_stats_count=b.blocks,
-            split_exponents=Address("workspace", a.scales.k_chunk_exponents) if layout.a_is_rs else None,
+            split_exponents=Address("workspace", a.scales.k_chunk_exponents) if traits.rs else None,
             split_pitch=a.scales.k_chunk_pitch,
-            a_extents=RowBlockExtents.of(a if skips_zeros else None, p.a),
-            b_extents=RowBlockExtents.of(b if skips_zeros else None, p.b.transposed),
+            a_extents=RowBlockExtents.of(None if traits.scale is Scale.EXPONENTS else a, p.a),
+            b_extents=RowBlockExtents.of(None if traits.scale is Scale.EXPONENTS else b, p.b.transposed),
             epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
         )
-
-
-def _fields(value: ParameterBlock) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -202,34 +199,39 @@ def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
 
 def product_launch(layout: Layout, device: Device, c: Configuration, runs: Runs = Runs.ALWAYS) -> KernelLaunch:
     """The launch that multiplies. `runs`: when it does, if the operands are float32."""
-    constants: GemmConstants
+    traits, tile = layout.traits, layout.tile(device, c)
     parameters: GemmParameters | Fp32Parameters
     if layout.split is None:
-        name, constants = "gemm", GemmConstants.of(layout, device, c)
         parameters = GemmParameters(
-            **_fields(_Common.of(layout, device, c)), epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS)
+            **vars(_Common.of(layout, traits, device, c)),
+            epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
         )
     else:
-        parameters = Fp32Parameters.of_fp32(layout, device, c, layout.split)
-        if layout.a_is_rs:
-            name, constants = "gemm_fp32_rs", RsConstants.of_fp32(layout, device, c, runs)
-        else:
-            name, constants = "gemm_fp32", TermConstants.of_fp32(layout, device, c, runs)
-    kernel = Kernel.of(
-        name,
-        f"kernels/hopper/{name}.cu",
-        constants,
-        parameters,
-        threads=c.threads,
-        shared_bytes=shared_memory(layout, device, c)[1],
-        wgmma=Wgmma(c.tile_n, layout.b.dtype, layout.a.mn_major, layout.b.mn_major, a_in_registers=layout.a_is_rs),
-    )
-    clusters = min(clusters_of(layout, c), clusters_at_once(layout, device, c))
+        parameters = Fp32Parameters.of_fp32(layout, traits, device, c, layout.split)
+    at_once, all_clusters = clusters_at_once(layout.problem, device, tile), clusters_of(layout, c)
+    store_waits = traits.out.itemsize == OPERAND_BYTES and all_clusters > at_once
+    declared = parameters.declaration(), parameters.headers()
     return KernelLaunch(
-        kernel,
+        _kernel(traits, tile, store_waits, runs, device.shared_bytes_per_block, declared),
         parameters,
-        grid=(clusters * c.cluster, 1, 1),
+        grid=(min(all_clusters, at_once) * c.cluster, 1, 1),
         cluster=c.cluster,
         awaits_predecessor=True,
         multiplies=True,
     )
+
+
+@cache
+def _kernel(
+    traits: Traits, tile: Tile, store_waits: bool, runs: Runs, shared_limit: int, declared: tuple[str, tuple[str, ...]]
+) -> Kernel:
+    stages, shared_bytes = shared_memory(traits, tile, shared_limit)
+    constants: GemmConstants
+    if traits.scale is Scale.NONE:
+        name, constants = "gemm", GemmConstants.of(traits, tile, stages, store_waits)
+    elif traits.rs:
+        name, constants = "gemm_fp32_rs", RsConstants.of_fp32(traits, tile, stages, store_waits, runs)
+    else:
+        name, constants = "gemm_fp32", TermConstants.of_fp32(traits, tile, stages, store_waits, runs)
+    wgmma = Wgmma(tile.n, traits.operand, traits.a_mn_major, traits.b_mn_major, a_in_registers=traits.rs)
+    return Kernel(name, f"kernels/hopper/{name}.cu", constants, *declared, tile.threads, shared_bytes, wgmma)

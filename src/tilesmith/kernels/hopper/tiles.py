@@ -8,7 +8,8 @@ from typing import Final
 from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K
 from tilesmith.core.problem import Problem
-from tilesmith.kernels.hopper.layout import MAX_PROMOTED_TILE_N, WGMMA_M, Configuration, schemes_of
+from tilesmith.kernels.hopper.layout import Configuration, schemes_of
+from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, WGMMA_M
 
 # Rows are 64 for each consumer.
 FLOAT32_TILES: Final[tuple[tuple[int, int], ...]] = (
@@ -36,21 +37,32 @@ _TILE_OF_TORCH: Final = 128 * 256  # elements of the output that keep one SM bus
 _MIN_CLUSTER_STEPS: Final = 4  # steps along K that are worth waiting for a neighbour
 
 
+Cut = tuple[int, int, int, int, bool, bool]  # the fields of a Configuration
+
+
 def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
     """Every way to cut the work that may be worth it."""
-    k_steps = math.ceil(problem.k / TILE_K)
+    return itertools.starmap(Configuration, cuts(problem, device))
+
+
+def cuts(problem: Problem, device: Device) -> Iterator[Cut]:
+    """The same as tuples, which are made in a fraction of the time."""
+    k_steps, batches = math.ceil(problem.k / TILE_K), problem.batches
+    least, may_split_a, tiles = _min_split_k(problem, device), may_be_rs(problem), _tiles(problem)
     for swap_ab in (False, True) if problem.m < problem.n and problem.m <= _MAX_SWAPPED_ROWS else (False,):
         m, n = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
-        for tile_m, tile_n in _tiles(problem):
-            if tile_n >= 2 * max(n, _MIN_ATOM_COLUMNS) or tile_m - WGMMA_M >= m:
+        widest = 2 * max(n, _MIN_ATOM_COLUMNS)
+        for tile_m, tile_n in tiles:
+            if tile_n >= widest or tile_m - WGMMA_M >= m:
                 continue  # at least half of it would be empty, or a consumer idle
-            tiles_n = math.ceil(n / tile_n)
-            tiles = math.ceil(m / tile_m) * tiles_n * problem.batches
-            is_rs_possible = may_be_rs(problem) and tile_n <= _MAX_RS_TILE_N and tiles_n <= _MAX_TIMES_SPLIT
-            for split_k in _split_ks(tiles, k_steps, device, _min_split_k(problem, device)):
-                clusters = (1, 2) if m > tile_m and k_steps >= split_k * _MIN_CLUSTER_STEPS else (1,)
-                for cluster, rs in itertools.product(clusters, (False, True) if is_rs_possible else (False,)):
-                    yield Configuration(tile_m, tile_n, cluster, split_k, swap_ab, rs)
+            tiles_n = -(-n // tile_n)
+            count = -(-m // tile_m) * tiles_n * batches
+            is_rs_possible = may_split_a and tile_n <= _MAX_RS_TILE_N and tiles_n <= _MAX_TIMES_SPLIT
+            for split_k in _split_ks(count, k_steps, device, least):
+                for cluster in (1, 2) if m > tile_m and k_steps >= split_k * _MIN_CLUSTER_STEPS else (1,):
+                    yield tile_m, tile_n, cluster, split_k, swap_ab, False
+                    if is_rs_possible:
+                        yield tile_m, tile_n, cluster, split_k, swap_ab, True
 
 
 def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
@@ -79,13 +91,10 @@ def _min_split_k(problem: Problem, device: Device) -> int:
     return max(1, min(problem.k // (_MIN_SPLIT_STEPS * TILE_K), int(device.sm_count / tiles)))
 
 
-def _split_ks(tiles: int, k_steps: int, device: Device, least: int) -> Iterator[int]:
+def _split_ks(tiles: int, k_steps: int, device: Device, least: int) -> tuple[int, ...]:
     """One, or as few as there may be, and what fills the SMs once or twice."""
     most = min(k_steps // _MIN_SPLIT_STEPS, MAX_SPLIT_K)
     least = min(least, max(most, 1))
-    once, twice = (min(rounds * device.sm_count // tiles, most) for rounds in (1, 2))
-    yield least
-    if once > least:
-        yield once
-    if twice > max(once, 2, least):
-        yield twice
+    once, twice = min(device.sm_count // tiles, most), min(2 * device.sm_count // tiles, most)
+    first = (least, once) if once > least else (least,)
+    return (*first, twice) if twice > max(once, 2, least) else first

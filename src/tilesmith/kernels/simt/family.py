@@ -15,7 +15,7 @@ import torch
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
-from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import ALIGNMENT, Matrix, Problem
 from tilesmith.kernels.epilogue import EpilogueConstants
 from tilesmith.kernels.family import Candidate
@@ -119,8 +119,8 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     for tile in _tiles(problem):
         if _unsuited(tile, problem) is None:
             name = str(tile)
-            cost = _cost(p, device, tile, r, r.tiles[name])
-            yield Candidate(f"simt {name}", cost, partial(plan, problem, device, tile))
+            cycles = _cost(p, device, tile, r, r.tiles[name]).cycles
+            yield Candidate(f"simt {name}", cycles, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -180,23 +180,25 @@ def plan(problem: Problem, device: Device, tile: Tile, *, may_add: bool = False)
         shared_bytes=2 * tile.k * (a_lines.pitch + b_lines.pitch) * accumulator_bytes,
     )
     grid = (tiles, min(batches, _MAX_GRID_YZ), math.ceil(batches / _MAX_GRID_YZ))
+    cost = _cost(p, device, tile, r, r.tiles[str(tile)])
+    tiling = Tiling(
+        rows=tile.m,
+        columns=tile.n,
+        workers="warps",
+        worker_rows=LANES[0] * tile.thread_m,
+        worker_columns=LANES[1] * tile.thread_n,
+        units=tiles * batches,
+        units_at_once=device.sm_count * tile.blocks_per_sm,
+        swap_ab=p is not problem,
+    )
     return Plan(
         problem=problem,
         device=device,
         family="simt",
         name=f"simt {tile}",
         launches=(KernelLaunch(kernel, parameters, grid, multiplies=True),),
-        cost=_cost(p, device, tile, r, r.tiles[str(tile)]),
-        tiling=Tiling(
-            rows=tile.m,
-            columns=tile.n,
-            workers="warps",
-            worker_rows=LANES[0] * tile.thread_m,
-            worker_columns=LANES[1] * tile.thread_n,
-            units=tiles * batches,
-            units_at_once=device.sm_count * tile.blocks_per_sm,
-            swap_ab=p is not problem,
-        ),
+        cycles=cost.cycles,
+        details=partial(Details, cost, tiling),
     )
 
 

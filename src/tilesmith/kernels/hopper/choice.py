@@ -1,0 +1,224 @@
+"""The choice of a configuration: which of them suit a product, what each costs, and which one is the cheapest."""
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from tilesmith.core.device import Device
+from tilesmith.core.params import TILE_K
+from tilesmith.core.plan import Cost
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import cost as cost_model
+from tilesmith.kernels.hopper.layout import Configuration, Layout, cluster_tiles, fastest_first, schemes_of
+from tilesmith.kernels.hopper.tiles import MIN_TILE, Cut, configurations, cuts, may_be_rs
+from tilesmith.kernels.hopper.traits import OPERAND_BYTES, Scale, Tile, Traits, shared_memory
+
+_MAX_CONSUMERS: Final = 2  # whose threads have registers for anything
+_MAX_RS_FULL_RANGE_TILE_N: Final = 64  # and terms in registers
+_MAX_FULL_RANGE_TILE_N: Final = 96  # columns of a tile, where there are three sets of sums
+_MIN_STAGES: Final = 2
+_SWIZZLE_LINES: Final = 8  # the swizzle's pattern repeats after these
+
+
+def cheapest(problem: Problem, device: Device) -> tuple[Configuration | None, float]:
+    """The configuration with the fewest expected clocks, and these; None if none suits the product. It is what the
+    costs of `laid_out` say, in a fraction of the time: what does not depend on sizes is kept."""
+    best, least = None, math.inf
+    sides: dict[tuple[bool, bool, bool], _Side | None] = {}
+    for cut in cuts(problem, device):
+        key = (cut[4], cut[5], cut[3] > 1)
+        if key not in sides:
+            sides[key] = _Side.of(problem, device, *key)
+        side = sides[key]
+        if side is not None and (clocks := side.clocks(cut, least)) < least:
+            best, least = cut, clocks
+    return None if best is None else Configuration(*best), least
+
+
+class _Side:
+    """What the configurations of a product have in common that compute it transposed or not, split A in registers or
+    not, and split K or not."""
+
+    __slots__ = (
+        *("_a_bytes", "_b_bytes", "_b_takes_any", "_batches", "_beside", "_device", "_k_steps", "_known", "_layout"),
+        *("_m", "_n", "_output_elements", "_sizes_matter"),
+    )
+
+    @classmethod
+    def of(cls, problem: Problem, device: Device, swap_ab: bool, rs: bool, splits_k: bool) -> "_Side | None":
+        p = fastest_first(problem.transposed if swap_ab else problem)
+        layout = Layout.sketched(p, swap_ab, rs, 2 if splits_k else 1)
+        return None if layout is None else cls(layout, device)
+
+    def __init__(self, layout: Layout, device: Device) -> None:
+        p = layout.problem
+        self._layout, self._device = layout, device
+        self._m, self._n, self._k_steps, self._batches = p.m, p.n, layout.k_steps, p.batches
+        self._a_bytes, self._b_bytes = layout.a.bytes(p.batch), layout.b.bytes(p.batch)
+        self._output_elements = p.m * p.n * p.batches
+        self._b_takes_any = layout.b.atom_width(MIN_TILE[1]) > 0
+        traits = layout.traits
+        self._sizes_matter = traits.only_stores or p.skips_zeros
+        self._known = _known_tiles.setdefault(_kind(layout, traits, device), {})
+        copied = self._a_bytes * layout.a.is_copy + self._b_bytes * layout.b.is_copy
+        rates = cost_model.rates_of(device)
+        self._beside = cost_model.clocks_beside(rates, copied, layout.scheme is not None)
+
+    def clocks(self, cut: Cut, limit: float) -> float:
+        """The expected clocks of a configuration; infinite if it does not suit the product, or they are more than
+        `limit`."""
+        tile_m, tile_n, cluster, split_k, _, _ = cut
+        if tile_n > MIN_TILE[1] and tile_n >= 2 * self._n and self._b_takes_any:
+            return math.inf
+        tile = self._tile(cut)
+        if tile is None:
+            return math.inf
+        beside, reduction = self._beside, 0.0
+        if self._layout.out.is_partial:
+            reduction = cost_model.reduction_clocks(tile.rates, self._output_elements, split_k)
+        tiles_m, tiles_n = -(-self._m // (tile_m * cluster)), -(-self._n // tile_n)
+        units = tiles_m * tiles_n * cluster * split_k * self._batches
+        arithmetic = cost_model.arithmetic_clocks(tile, units, -(-self._k_steps // split_k), self._batches)
+        if (arithmetic + beside.preparation + beside.idle_launches + reduction) * beside.scale - beside.timer > limit:
+            return math.inf
+        memory = cost_model.memory_clocks(
+            tile,
+            self._a_bytes + self._b_bytes,
+            self._a_bytes * (tiles_n - 1) + self._b_bytes * (tiles_m - 1),
+            self._output_elements,
+            split_k,
+        )
+        product = cost_model.product_clocks(tile, arithmetic, memory)
+        return (product + beside.preparation + beside.idle_launches + reduction) * beside.scale - beside.timer
+
+    def _tile(self, cut: Cut) -> cost_model.TileClocks | None:
+        """What tiles of a configuration cost; None if it does not suit the product."""
+        key: tuple[Hashable, ...] = cut[:3]
+        if self._sizes_matter:
+            key = self._layout.tile(self._device, Configuration(*cut))
+        try:
+            return self._known[key]
+        except KeyError:
+            c = Configuration(*cut)
+            is_suited = unsuited_to(self._layout, self._device, c) is None
+            rates = cost_model.rates_of(self._device)
+            tile = cost_model.tile_clocks(rates, _work(self._layout, c), self._device) if is_suited else None
+            return self._known.setdefault(key, tile)
+
+
+# By what decides which configurations suit a product, and what their tiles cost. There are a few hundred at most.
+_known_tiles: Final[dict[tuple[Hashable, ...], dict[tuple[Hashable, ...], cost_model.TileClocks | None]]] = {}
+
+
+def _kind(layout: Layout, traits: Traits, device: Device) -> tuple[Hashable, ...]:
+    """Everything apart from sizes that `unsuited_to` and the costs of tiles depend on."""
+    p = layout.problem
+    has_residual = p.epilogue is not None and p.epilogue.residual is not None
+    gpu = (device.name, device.sm_count, device.shared_bytes_per_block)
+    return (gpu, p.accuracy, traits, layout.a.straddles, layout.b.straddles, has_residual)
+
+
+def laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration, Layout]]:
+    """Every configuration that may be worth it, and the layout that it has."""
+    layouts: dict[tuple[bool, bool, int], Layout] = {}
+    for c in configurations(problem, device):
+        key = (c.swap_ab, c.rs, c.split_k)
+        if key not in layouts:
+            layouts[key] = Layout.of(problem, c, device)
+        yield c, layouts[key]
+
+
+def unsuited(problem: Problem, device: Device, configuration: Configuration) -> str | None:
+    """Why this configuration cannot do a problem that the family can do; None if it can."""
+    return unsuited_to(Layout.of(problem, configuration, device), device, configuration)
+
+
+def unsuited_to(layout: Layout, device: Device, c: Configuration) -> str | None:
+    traits = layout.traits
+    if c.rs and not may_be_rs(layout.problem):
+        return "only float32 that is not packed, in several terms and more than one step along K, is split on the way"
+    if c.rs and not traits.rs:
+        return "TMA cannot read A where it lies"
+    if c.consumers > _MAX_CONSUMERS and (reason := _needs_registers(traits)):
+        return f"a tile of {c.tile_m} rows has no registers for {reason}"
+    if c.split_k > layout.k_steps:
+        return f"K has fewer than {c.split_k} parts of {TILE_K}"
+    extent = traits.b_extent(c.tile_n)
+    if traits.b_atom_width(extent) == 0:
+        return f"{c.tile_n} columns are too few for a B that is stored by rows"
+    if layout.b.tile_lines(extent) % (_SWIZZLE_LINES * c.cluster):
+        return f"a tile of {c.tile_n} columns cannot be shared by {c.cluster} blocks"
+    alternatives = [(traits, layout.tile(device, c))]
+    if schemes := schemes_of(layout.problem):
+        terms, own = schemes.full_range.terms, for_full_range(c)
+        full_range = traits._replace(scale=Scale.EXPONENTS, a_terms=terms, b_terms=terms)
+        alternatives.append((full_range, Tile(own.tile_m, own.tile_n, own.cluster)))
+    for each, tile in alternatives:
+        least = _MIN_STAGES if each.rs else max(_MIN_STAGES, each.terms + 1)
+        if shared_memory(each, tile, device.shared_bytes_per_block)[0] < least:
+            return f"{least} stages do not fit in {device.shared_bytes_per_block} bytes of shared memory"
+    return None
+
+
+def _needs_registers(traits: Traits) -> str | None:
+    """What takes more of them than 16-bit products do."""
+    if traits.scale is not Scale.NONE:
+        return "float32 operands"
+    if traits.epilogue.has_residual:
+        return "a residual"
+    is_wide = traits.out.itemsize > OPERAND_BYTES
+    return "float32 results in lines that are not aligned" if is_wide and not traits.out_aligned else None
+
+
+def for_full_range(c: Configuration) -> Configuration:
+    """How the bf16x3 scheme cuts the work where the ordinary one has this configuration."""
+    return replace(c, tile_n=min(c.tile_n, _MAX_RS_FULL_RANGE_TILE_N if c.rs else _MAX_FULL_RANGE_TILE_N))
+
+
+def wasteful(layout: Layout, c: Configuration) -> str | None:
+    """Why a configuration that would do is not worth comparing."""
+    least = MIN_TILE[1]
+    if c.tile_n > least and c.tile_n >= 2 * layout.problem.n and layout.b.atom_width(least):
+        return f"half of its columns would be empty, and {least} are enough"
+    return None
+
+
+def cost(layout: Layout, device: Device, c: Configuration) -> Cost:
+    """What a configuration that suits the layout is expected to cost."""
+    return cost_model.cost(_work(layout, c), device)
+
+
+def work(problem: Problem, device: Device, configuration: Configuration) -> cost_model.Work:
+    """What a configuration has to do, as its cost depends on it."""
+    return _work(Layout.of(problem, configuration, device), configuration)
+
+
+def _work(layout: Layout, c: Configuration) -> cost_model.Work:
+    p, a, b, out, traits = layout.problem, layout.a, layout.b, layout.out, layout.traits
+    tiles_m, tiles_n = cluster_tiles(p, c)
+    a_bytes, b_bytes = a.bytes(p.batch), b.bytes(p.batch)
+    return cost_model.Work(
+        tile_m=c.tile_m,
+        tile_n=c.tile_n,
+        cluster=c.cluster,
+        split_k=c.split_k,
+        units=tiles_m * tiles_n * c.cluster * c.split_k * p.batches,
+        steps=math.ceil(layout.k_steps / c.split_k),
+        a_terms=traits.a_terms,
+        b_terms=traits.b_terms,
+        rs=traits.rs,
+        batches=p.batches,
+        loaded_columns=traits.b_extent(c.tile_n),
+        a_straddles=a.straddles,
+        b_straddles=b.straddles,
+        input_bytes=a_bytes + b_bytes,
+        reread_bytes=a_bytes * (tiles_n - 1) + b_bytes * (tiles_m - 1),
+        output_elements=p.m * p.n * p.batches,
+        copied_bytes=sum(each.bytes(p.batch) for each in (a, b) if each.is_copy),
+        is_float32=layout.scheme is not None,
+        stored_by_threads=not out.aligned,
+        line_columns=128 // out.dtype.itemsize,
+        has_residual=p.epilogue is not None and p.epilogue.residual is not None,
+        reduced=out.is_partial,
+    )

@@ -1,0 +1,123 @@
+"""What a kernel of this family is compiled for: the traits of a product, which are all that is no size, and a tile."""
+
+from typing import Final, NamedTuple
+
+import torch
+
+from tilesmith.core.params import TILE_K, KernelEnum
+from tilesmith.kernels import operand, output
+from tilesmith.kernels.epilogue import BiasOf, EpilogueConstants
+from tilesmith.kernels.fp32_split.terms import EXTENT_BYTES
+from tilesmith.kernels.operand import round_up
+from tilesmith.kernels.output import Staging
+
+WGMMA_M: Final = 64
+MAX_PROMOTED_TILE_N: Final = 192  # columns of a tile that has two sets of sums
+OPERAND_BYTES: Final = 2
+_MAX_STAGES: Final = 24
+_BARRIER_BYTES: Final = 16  # of a stage
+_SCALE_BYTES: Final = 4  # of a column
+_BIAS_BYTES: Final = 4
+_MAX_TILE_N_IN_SHORT_LINES: Final = 128  # of tiles of single terms: wider ones load columns that they do not use
+
+
+class Scale(KernelEnum):
+    """What undoes the scales of operands."""
+
+    NONE = 0
+    FACTORS = 1  # powers of two, those of one operand with a little more: see split.cu
+    EXPONENTS = 2  # of two, of any size
+
+
+class Traits(NamedTuple):
+    """Everything of a product but its sizes."""
+
+    operand: torch.dtype  # that the tensor cores multiply
+    a_terms: int
+    b_terms: int
+    scale: Scale  # NONE of 16-bit operands
+    rs: bool  # A is float32, and split in registers
+    a_mn_major: bool
+    b_mn_major: bool
+    batch_dims: int
+    out: torch.dtype
+    out_batch_dims: int
+    out_along_m: bool
+    out_aligned: bool
+    out_is_partial: bool
+    only_stores: bool  # K is one step: the output's way to memory decides
+    epilogue: EpilogueConstants
+    residual_vector: int  # elements of a residual that are read at once, if it is staged: tile_residual.cuh. Else 0
+    with_least_product: bool = False  # of two terms, the product of the second ones counts too
+    a_k_chunks: int = 1
+    b_k_chunks: int = 1
+
+    @property
+    def terms(self) -> int:
+        """The most that an operand has."""
+        return max(self.a_terms, self.b_terms)
+
+    def b_extent(self, tile_n: int) -> int:
+        """The columns of B that are loaded for a tile: more than the tile has, if that makes lines of full width."""
+        max_in_short_lines = TILE_K if self.terms > 1 else _MAX_TILE_N_IN_SHORT_LINES
+        return round_up(tile_n, TILE_K) if self.b_mn_major and tile_n > max_in_short_lines else tile_n
+
+    def b_atom_width(self, extent: int) -> int:
+        """The length of a line of B in shared memory; 0 if a tile of this extent has none."""
+        return operand.atom_width(self.b_mn_major, OPERAND_BYTES, extent)
+
+    def staging(self, tile_n: int) -> Staging:
+        """How tiles of this width pass through shared memory."""
+        terms = self.terms > 1
+        return output.staging(
+            self.out,
+            along_m=self.out_along_m,
+            aligned=self.out_aligned,
+            tile_n=tile_n,
+            by_rows=self.only_stores,
+            overlapped=terms,
+            lean=terms and not self.only_stores,
+        )
+
+
+class Tile(NamedTuple):
+    """What a block computes, and how."""
+
+    m: int
+    n: int
+    cluster: int  # tiles one below the other that share columns of B
+    stationary_b: bool = False  # a block keeps to its columns, and loads their tile of B once
+    # The extents of how many rows and columns of tiles are in shared memory, and of how many rows of each operand one
+    # of those is that are found: for tiles that skip zeros.
+    extents: tuple[int, int] = (0, 0)
+    extent_rows: tuple[int, int] = (1, 1)
+
+    @property
+    def consumers(self) -> int:
+        return self.m // WGMMA_M
+
+    @property
+    def threads(self) -> int:
+        return (self.consumers + 1) * 128
+
+
+def shared_memory(traits: Traits, tile: Tile, most: int) -> tuple[int, int]:
+    """The stages that fit in a block's shared memory, `most` bytes, and the bytes that they and the rest take."""
+    own = traits.staging(tile.n)
+    once = tile.m * own.buffers * (own.chunk * traits.out.itemsize + own.padding)
+    if traits.scale is not Scale.NONE:
+        once += tile.consumers * tile.n * _SCALE_BYTES
+    if traits.epilogue.bias_of is BiasOf.COLUMNS:
+        once += tile.consumers * tile.n * _BIAS_BYTES
+    once += sum(tile.extents) * EXTENT_BYTES
+    a_bytes, b_bytes = (rows * TILE_K * OPERAND_BYTES for rows in (tile.m, traits.b_extent(tile.n)))
+    if traits.rs:
+        a_bytes, b_bytes = tile.m * TILE_K * torch.float32.itemsize, traits.terms * b_bytes
+    stage = a_bytes + b_bytes + _BARRIER_BYTES
+    if tile.stationary_b:
+        stage, once = stage - b_bytes, once + traits.terms * b_bytes
+    stages = min((most - once) // stage, _MAX_STAGES)
+    # Loading many short tiles ahead would put off the stores of the first ones.
+    if traits.only_stores:
+        stages = min(stages, 3 * traits.terms)
+    return stages, stages * stage + once

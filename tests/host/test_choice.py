@@ -1,0 +1,53 @@
+"""The configuration that `hopper` chooses without making all candidates is the cheapest of them."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilesmith.core.device import named
+from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.problem import Problem
+from tilesmith.kernels.hopper import family as hopper
+
+SIZES = st.one_of(st.integers(1, 9000), st.sampled_from([1, 8, 64, 65, 256, 4096]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=st.tuples(SIZES, SIZES, SIZES),
+    batch=st.sampled_from([(), (), (3,), (2, 5)]),
+    transposed=st.tuples(st.booleans(), st.booleans()),
+    dtypes=st.sampled_from([("float32", "fp32"), ("float32", "tf32"), ("bfloat16", "fp32"), ("float16", "fp32")]),
+    out=st.sampled_from([None, torch.float32]),
+    has_residual=st.booleans(),
+    skips_zeros=st.booleans(),
+)
+def test_the_chosen_configuration_is_the_cheapest_candidate(
+    shape: tuple[int, int, int],
+    batch: tuple[int, ...],
+    transposed: tuple[bool, bool],
+    dtypes: tuple[str, str],
+    out: torch.dtype | None,
+    has_residual: bool,
+    skips_zeros: bool,
+) -> None:
+    m, k, n = shape
+    dtype, gpu = getattr(torch, dtypes[0]), named("H200")
+
+    def empty(rows: int, columns: int, is_transposed: bool = False) -> torch.Tensor:
+        lines = (columns, rows) if is_transposed else (rows, columns)
+        tensor = torch.empty(*batch, *lines, dtype=dtype, device="meta")
+        return tensor.mT if is_transposed else tensor
+
+    problem = Problem.of(
+        empty(m, k, transposed[0]),
+        empty(k, n, transposed[1]),
+        accuracy="tf32" if dtypes[1] == "tf32" else "fp32",
+        out_dtype=out,
+        epilogue=Epilogue(residual=empty(m, n)) if has_residual and out is None else None,
+        skips_zeros=skips_zeros,
+    )
+    if hopper.rejects(problem, gpu) is None:
+        chosen = hopper.cheapest(problem, gpu)
+        best = min(hopper.candidates(problem, gpu), key=lambda candidate: candidate.cycles, default=None)
+        assert (chosen and (chosen.name, chosen.cycles)) == (best and (best.name, best.cycles))
