@@ -1,7 +1,6 @@
 """From operands to a launch: a product that was seen before costs one dictionary look-up."""
 
 import struct
-import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -13,11 +12,10 @@ from tilesmith.core import rates
 from tilesmith.core.accuracy import Accuracy, Numerics
 from tilesmith.core.call_key import CallKey, call_key
 from tilesmith.core.epilogue import Epilogue
-from tilesmith.core.errors import ColdCaptureError
-from tilesmith.core.plan import Kernel, Plan
+from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem, contiguous_strides
 from tilesmith.planner import choose, is_possible, packing
-from tilesmith.runtime import cache, driver, registry, source, workspace
+from tilesmith.runtime import driver, loading, registry, workspace
 from tilesmith.runtime.graph_replay import GraphReplay
 from tilesmith.runtime.registry import PackedPair
 
@@ -227,33 +225,11 @@ def eight_bytes(*factors: float) -> int:
 def compiled(plan: Plan, device_index: int) -> CompiledPlan:
     """The plan with its kernels compiled and loaded on the GPU with torch's index `device_index`."""
     launches = () if plan.problem.is_empty else plan.launches
-    functions = tuple(_loaded(launch.kernel, plan.device.arch, device_index) for launch in launches)
+    functions = loading.loaded([launch.kernel for launch in launches], plan.device.arch, device_index)
     return CompiledPlan(plan, device_index, functions)
 
 
 _compiled: dict[CallKey, CompiledPlan] = {}
-_functions: dict[tuple[Kernel, int], driver.Function] = {}
-_loading = threading.Lock()
-
-
-def _loaded(kernel: Kernel, arch: str, device_index: int) -> driver.Function:
-    key = (kernel, device_index)
-    function = _functions.get(key)
-    if function is None:
-        with _loading:
-            function = _functions.get(key)
-            if function is None:
-                if torch.cuda.is_current_stream_capturing():
-                    raise ColdCaptureError(
-                        f"the kernel {kernel.entry} for this product is not loaded yet, and a CUDA graph is being "
-                        "captured: loading would break the capture. Run the product once before the capture, or "
-                        "call tilesmith.warmup([(a, b)]) with operands of the same shapes and strides."
-                    )
-                torch.cuda.init()
-                cubin = cache.cubin(source.render(kernel), arch)
-                function = driver.load(cubin, kernel.entry, kernel.shared_bytes, device_index)
-                _functions[key] = function
-    return function
 
 
 class CudaExecutor:
