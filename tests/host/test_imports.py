@@ -90,7 +90,18 @@ def test_the_layers_are_found() -> None:
 
 
 def test_what_compiles_and_launches_knows_neither_families_nor_the_planner() -> None:
-    names = ("source", "compiler", "cache", "cubins", "driver", "loading", "graph_replay", "workspace", "registry")
+    names = (
+        "source",
+        "compiler",
+        "cache",
+        "archive",
+        "cubins",
+        "driver",
+        "loading",
+        "graph_replay",
+        "workspace",
+        "registry",
+    )
     for name in names:
         found = {unit(target) for target in imported_modules(PACKAGE / f"runtime/{name}.py")}
         assert found <= {"core", "runtime"}, name

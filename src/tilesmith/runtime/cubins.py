@@ -6,15 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from tilesmith.core.plan import Kernel
-from tilesmith.runtime import cache, source
+from tilesmith.runtime import archive, cache, source
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
 def cubin(kernel: Kernel, arch: str) -> bytes:
-    """The cubin of a kernel: from the cache on disk, or compiled."""
-    return cache.cubin(source.render(kernel), arch)
+    """The cubin of a kernel: from an archive, or from the cache on disk, or compiled."""
+    found = archive.find(kernel, arch)
+    return cache.cubin(source.render(kernel), arch) if found is None else found
 
 
 def at_once(make: Callable[[Item], Made], items: Iterable[Item]) -> Sequence[Made]:
