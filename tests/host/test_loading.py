@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tilesmith.core import threads
 from tilesmith.core.device import named
 from tilesmith.core.errors import ColdCaptureError
 from tilesmith.core.plan import Kernel
@@ -45,7 +46,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     gpu = Gpu()
     monkeypatch.setattr(loading, "_functions", {})
     monkeypatch.setattr(cubins, "cubin", gpu.cubin)
-    monkeypatch.setattr(cubins, "cores", lambda: 16)
+    monkeypatch.setattr(threads, "cores", lambda: 16)
     monkeypatch.setattr(driver, "load", gpu.load)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: gpu.is_capturing)
@@ -74,10 +75,10 @@ def test_threads_that_ask_for_the_same_kernels_get_those_that_one_of_them_compil
         start.wait(timeout=30)
         found.append(loading.loaded(kernels(), ARCH, 0))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
+    asking = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in asking:
         thread.start()
-    for thread in threads:
+    for thread in asking:
         thread.join()
     assert len(found) == 8
     assert all(each == found[0] for each in found)

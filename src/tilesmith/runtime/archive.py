@@ -27,6 +27,7 @@ from typing import Any, Final
 from tilesmith.core.cache_dir import directory
 from tilesmith.core.plan import Kernel
 from tilesmith.core.recent import Recent
+from tilesmith.core.threads import at_once
 from tilesmith.runtime import cache as disk
 from tilesmith.runtime import source
 
@@ -117,17 +118,15 @@ class Archive:
 def packed(cubins: Mapping[Kernel, bytes], arch: str) -> bytes:
     """The archive of kernels. The same kernels give the same bytes, in whatever order they come."""
     texts = sorted((kernel.source, source.render(kernel), cubin) for kernel, cubin in cubins.items())
-    contents: list[bytes] = []
-    places: list[bytes] = []
-    for several in _together(texts):
+    groups = list(_together(texts))
+    contents = at_once(_compressed, groups)
+    places = []
+    for number, several in enumerate(groups):
         start = 0
         for _, text, cubin in several:
             key = bytes.fromhex(disk.content_key(text, arch))
-            places.append(_KERNEL.pack(key, len(contents), start, len(cubin)))
+            places.append(_KERNEL.pack(key, number, start, len(cubin)))
             start += len(cubin)
-        contents.append(
-            lzma.compress(b"".join(cubin for *_, cubin in several), lzma.FORMAT_RAW, filters=_FILTERS),
-        )
     index_size = _COUNTS.size + len(contents) * _BLOCK.size + len(places) * _KERNEL.size
     position = len(_MAGIC) + _HEAD.size + index_size
     blocks = []
@@ -138,12 +137,19 @@ def packed(cubins: Mapping[Kernel, bytes], arch: str) -> bytes:
     return b"".join([_MAGIC, _HEAD.pack(len(index), hashlib.sha256(index).digest()), index, *contents])
 
 
-def _together(texts: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:
+_Compiled = tuple[str, str, bytes]  # a kernel's source file, its text, and its cubin
+
+
+def _together(texts: list[_Compiled]) -> Iterator[list[_Compiled]]:
     """Kernels of one source file with much the same constants, as many as are compressed together."""
     for _, of_a_file in groupby(texts, key=lambda each: each[0]):
         several = list(of_a_file)
         for i in range(0, len(several), _KERNELS_A_BLOCK):
             yield several[i : i + _KERNELS_A_BLOCK]
+
+
+def _compressed(several: list[_Compiled]) -> bytes:
+    return lzma.compress(b"".join(cubin for *_, cubin in several), lzma.FORMAT_RAW, filters=_FILTERS)
 
 
 def users_file(arch: str) -> Path:

@@ -7,6 +7,7 @@ import torch
 
 from tilesmith.core.errors import ColdCaptureError
 from tilesmith.core.plan import Kernel
+from tilesmith.core.threads import at_once
 from tilesmith.runtime import cubins, driver
 
 _functions: dict[tuple[Kernel, int], driver.Function] = {}
@@ -20,7 +21,7 @@ def loaded(kernels: Sequence[Kernel], arch: str, device_index: int) -> tuple[dri
     if missing:
         _refuse_while_capturing(missing[0])
         torch.cuda.init()
-        cubins.at_once(lambda kernel: _load(kernel, arch, device_index), missing)
+        at_once(lambda kernel: _load(kernel, arch, device_index), missing)
     return tuple(_functions[kernel, device_index] for kernel in kernels)
 
 
