@@ -65,7 +65,7 @@ def test_a_graph_replays_the_product_on_new_values() -> None:
 
 
 def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_compiled", {})
+    executor._compiled.clear()
     monkeypatch.setattr(loading, "_functions", {})
     tilesmith.warmup([((48, 40), (40, 56)), ((2, 9, 8), (8, 4))], dtype=torch.bfloat16)
     a, b = ints(48, 40, dtype=torch.bfloat16), ints(40, 56, dtype=torch.bfloat16)
@@ -77,7 +77,7 @@ def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.Monk
 
 
 def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_compiled", {})
+    executor._compiled.clear()
     monkeypatch.setattr(loading, "_functions", {})
     a, b = ints(48, 40), ints(40, 56)
     graph = torch.cuda.CUDAGraph()
@@ -88,7 +88,7 @@ def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatc
 
 
 def test_many_threads_and_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_compiled", {})
+    executor._compiled.clear()
     monkeypatch.setattr(loading, "_functions", {})
     start = threading.Barrier(8)
 

@@ -11,13 +11,14 @@ from typing import Any, Final
 import torch
 from torch.library import Library
 
+from tilesmith.core.recent import Recent
 from tilesmith.override import stats
 from tilesmith.override.operators import NAMES, Function, Watch, kernels
 from tilesmith.override.routes import Routes
 from tilesmith.override.settings import Choice, Settings
 from tilesmith.runtime.registry import Executor, executor_on
 
-_MAX_SETTINGS: Final = 16  # whose decisions are kept for the next time that they hold
+_SETTINGS: Final = 8  # at least, and at most twice as many, whose decisions are kept for the next time that they hold
 _MAX_REGISTRATIONS: Final = 64  # whose kernels live on for a while
 
 _lock = threading.RLock()
@@ -31,7 +32,7 @@ class _Interceptor:
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._decided: dict[tuple[Settings, Executor | None], Routes] = {}
+        self._decided: Recent[tuple[Settings, Executor | None], Routes] = Recent(_SETTINGS)
         self._enabled: Settings | None = None
         self._scopes: tuple[Settings, ...] = ()
         self._library: Library | None = None
@@ -75,9 +76,7 @@ class _Interceptor:
         executor = executor_on(self._key.lower())
         routes = self._decided.get((settings, executor))
         if routes is None:
-            if len(self._decided) >= _MAX_SETTINGS:
-                self._decided.clear()
-            routes = self._decided.setdefault((settings, executor), Routes(settings, executor))
+            routes = self._decided[settings, executor] = Routes(settings, executor)
         return routes
 
     def _install(self, times: bool) -> None:

@@ -14,6 +14,7 @@ from tilesmith.core.call_key import CallKey, call_key
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem, contiguous_strides
+from tilesmith.core.recent import Recent
 from tilesmith.planner import choose, is_possible, packing
 from tilesmith.runtime import driver, loading, registry, workspace
 from tilesmith.runtime.graph_replay import GraphReplay
@@ -24,7 +25,9 @@ _EIGHT_BYTES: Final = struct.Struct("<q")
 _NO_EPILOGUE: Final = Epilogue()
 _TWO_ONES: Final[int] = _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(1.0, 1.0))[0]
 
-MAX_COMPILED_PLANS: Final = 8192  # kept ready; past that all are planned anew, which compiles nothing
+COMPILED_PLANS: Final = (
+    4096  # kept ready, and up to twice as many; what is forgotten is planned anew: nothing is compiled
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def multiply(
     else:
         how, bias = _facts(numerics, packed, epilogue)
         key = call_key(how, a, b, out_dtype, out, bias)
-    run = _compiled.get(key)
+    run = _young.get(key) or _compiled.get(key)
     if run is None:
         # One of them may be on the CPU, and it is the problem that says so.
         device = devices.installed(max(a.get_device(), b.get_device()))
@@ -57,8 +60,6 @@ def multiply(
         if plan is None:
             return multiply(a.float(), b.float(), numerics, out_dtype, out, packed, epilogue)
         run = compiled(plan, a.get_device())
-        if len(_compiled) >= MAX_COMPILED_PLANS:
-            _compiled.clear()
         _compiled[key] = run
     return run(a, b, out) if packed is None and epilogue is None else run(a, b, out, packed, epilogue)
 
@@ -229,7 +230,8 @@ def compiled(plan: Plan, device_index: int) -> CompiledPlan:
     return CompiledPlan(plan, device_index, functions)
 
 
-_compiled: dict[CallKey, CompiledPlan] = {}
+_compiled: Final[Recent[CallKey, CompiledPlan]] = Recent(COMPILED_PLANS)
+_young: Final = _compiled.young
 
 
 class CudaExecutor:
