@@ -23,9 +23,9 @@ ARCH = "sm_90a"
 
 
 def kernels(device: Device) -> Iterable[Kernel]:
-    """Those of a float32 product on Hopper."""
+    """Those of a bfloat16 product on Hopper: one realigns the operands, one multiplies."""
     if device.arch == ARCH:
-        a, b = torch.empty(512, 512, device="meta"), torch.empty(512, 512, device="meta")
+        a, b = (torch.empty(63, 63, dtype=torch.bfloat16, device="meta") for _ in "ab")
         for launch in choose(Problem.of(a, b), named("h200")).launches:
             yield launch.kernel
 
@@ -54,7 +54,7 @@ def test_what_is_built_is_used_from_then_on(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(compiler, "_compile", None)
     result = build()
     assert result.exit_code == 0, result.output
-    assert f"{len(expected())} kernel" in result.stdout
+    assert "2 kernels for sm_90a" in result.stdout
     assert str(archive.users_file(ARCH)) in result.stdout
     for entry in cache.entries():
         entry.path.unlink()
