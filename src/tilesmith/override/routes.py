@@ -18,7 +18,7 @@ from tilesmith.override.settings import OPERATORS, Settings
 from tilesmith.override.stats import CallCount, Where, call_count
 from tilesmith.planner import choose
 from tilesmith.runtime.executor import COMPILED_PLANS
-from tilesmith.runtime.registry import Executor
+from tilesmith.runtime.registry import DeferredError, Executor
 
 # Called with (a, b) or (a, b, out); for the sum with c with (a, b, c); for one with factors with
 # (a, b, out, None, epilogue).
@@ -113,6 +113,8 @@ class Routes:
                 decided = route(*self._decide(resolved, operator, a, b, out_dtype, out, c, factors))
         except ColdCaptureError:
             return route(None, "a CUDA graph is captured, and the kernel is not loaded yet")
+        except DeferredError:
+            return route(None, "tilesmith.warmup is at it, and the kernel is not loaded yet")
         finally:
             self._deciding.now = False
         self._known[operator][key] = decided

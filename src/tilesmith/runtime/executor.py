@@ -1,7 +1,7 @@
 """From operands to a launch: a product that was seen before costs one dictionary look-up."""
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from tilesmith.core import rates
 from tilesmith.core.accuracy import Accuracy, Numerics
 from tilesmith.core.call_key import CallKey, call_key
 from tilesmith.core.epilogue import Epilogue
-from tilesmith.core.plan import Plan
+from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem, contiguous_strides
 from tilesmith.core.recent import Recent
 from tilesmith.planner import choose, is_possible, packing
@@ -232,6 +232,17 @@ def compiled(plan: Plan, device_index: int) -> CompiledPlan:
 
 _compiled: Final[Recent[CallKey, CompiledPlan]] = Recent(COMPILED_PLANS)
 _young: Final = _compiled.young
+
+
+def load(plans: Iterable[tuple[Plan, int]]) -> None:
+    """Compiles and loads the kernels of plans, each with the index of its GPU, all at the same time."""
+    kernels: dict[tuple[str, int], list[Kernel]] = {}
+    for plan, device_index in plans:
+        of_gpu = kernels.setdefault((plan.device.arch, device_index), [])
+        if not plan.problem.is_empty:
+            of_gpu += (launch.kernel for launch in plan.launches)
+    for (arch, device_index), of_gpu in kernels.items():
+        loading.loaded(of_gpu, arch, device_index)
 
 
 class CudaExecutor:
