@@ -178,3 +178,8 @@ def test_with_an_archive_of_its_kernels_a_plan_needs_no_nvrtc(own_cache: Path, m
     executor.compiled(plan, 0)
     assert sorted(loaded) == sorted(made.values())
     assert list(cache.entries()) == []
+
+
+def test_clearing_the_cache_removes_the_users_archives(whole: Path) -> None:
+    assert cache.clear() == 0  # they are no entries
+    assert not whole.exists()
