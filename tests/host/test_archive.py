@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from tilesmith.cli import main
 from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel
 from tilesmith.core.problem import Problem
@@ -116,6 +118,18 @@ def test_other_sources_options_and_architectures_are_not_found(whole: Path, monk
     assert archive.find(kernel, ARCH) is None
 
 
+def test_an_archive_of_other_sources_is_not_used_and_info_says_so(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown() -> str:
+        return " ".join(CliRunner().invoke(main, ["info"]).output.split())
+
+    assert f"{len(many_kernels())} kernels for sm_90a" in shown()
+    assert "of other sources" not in shown()
+    monkeypatch.setattr(cache, "_headers_digest", lambda: "another")
+    assert "not used, since it is of other sources: run tilesmith build" in shown()
+    monkeypatch.setattr(source, "render", never)
+    assert archive.find(many_kernels()[0], ARCH) is None
+
+
 def test_another_nvrtc_finds_the_same(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "version", lambda: (99, 9))
     kernel = many_kernels()[0]
@@ -123,14 +137,23 @@ def test_another_nvrtc_finds_the_same(whole: Path, monkeypatch: pytest.MonkeyPat
 
 
 def damaged(content: bytes, how: str) -> bytes:
-    at = {"the magic": 3, "the index's length": 22, "the index": 200}.get(how)
+    at = {"the magic": 3, "the index's length": 22, "the top of the index's length": 27, "the index": 200}.get(how)
     if at is not None:
         return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
     return {"empty": b"", "cut in the head": content[:30], "cut in the index": content[:300]}[how]
 
 
 @pytest.mark.parametrize(
-    "how", ["the magic", "the index's length", "the index", "empty", "cut in the head", "cut in the index"]
+    "how",
+    [
+        "the magic",
+        "the index's length",
+        "the top of the index's length",
+        "the index",
+        "empty",
+        "cut in the head",
+        "cut in the index",
+    ],
 )
 def test_a_damaged_index_costs_a_warning_and_the_kernels_are_compiled(whole: Path, how: str) -> None:
     whole.write_bytes(damaged(whole.read_bytes(), how))

@@ -57,6 +57,7 @@ class Archive:
     arch: str
     kernels: int
     bytes: int
+    is_current: bool  # built of the sources that are installed; otherwise it is not used
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def collect() -> Info:
         no_gpu=no_gpu,
         cache=Cache(str(user_files.directory()), len(entries), sum(entry.size for entry in entries)),
         archives=tuple(
-            Archive(str(found.path), arch, len(found), found.path.stat().st_size)
+            Archive(str(found.path), arch, len(found), found.path.stat().st_size, found.is_current)
             for arch in device.ARCHITECTURES
             for found in archive.installed(arch)
         ),
@@ -188,5 +189,6 @@ def _print(found: Info) -> None:
     table.add_row("cache", f"{found.cache.directory}\n{entries}, {format_bytes(found.cache.bytes)}")
     for each in found.archives:
         what = f"{format_kernels(each.kernels)} for {each.arch}, {format_bytes(each.bytes)}"
-        table.add_row("archive", f"{each.path}\n{what}")
+        unused = "" if each.is_current else "\nnot used, since it is of other sources: run tilesmith build"
+        table.add_row("archive", f"{each.path}\n{what}{unused}", style="yellow" if unused else None)
     console().print(table)

@@ -6,8 +6,8 @@ a time. The index is read once, and of the rest only what is asked for. All that
 costs a warning, and its kernels are compiled.
 
     the magic; the index's length and digest; the index; blocks of compressed cubins
-    index: the architecture; a count of blocks, and for each its place, length and digest; for each kernel its digest,
-           and the block, place and length of its cubin
+    index: the architecture, a digest of the sources, counts; of each block its place, length and digest; of each
+           kernel its digest, and the block, place and length of its cubin
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _FOLDER: Final = "archives"  # of the package
 _MAGIC: Final = b"tilesmith-archive-1\n"
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _HEAD: Final = struct.Struct(f"<Q{_DIGEST_BYTES}s")
-_COUNTS: Final = struct.Struct("<16sII")  # the architecture; blocks; kernels
+_FACTS: Final = struct.Struct(f"<16s{_DIGEST_BYTES}sII")  # the architecture; the sources; how many blocks and kernels
 _BLOCK: Final = struct.Struct(f"<QI{_DIGEST_BYTES}s")
 _KERNEL: Final = struct.Struct(f"<{_DIGEST_BYTES}sIII")
 
@@ -66,12 +66,17 @@ class Archive:
         self._places: dict[bytes, tuple[int, int, int]] = {}
         self._decompressed: Recent[int, bytes] = Recent(_MAX_DECOMPRESSED_BLOCKS)
         try:
-            self.arch = self._read_index()
+            self._read_index()
         except struct.error as error:
             raise DamagedArchiveError("its index is cut off") from error
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was built of the sources that are here; otherwise it has no kernel of theirs."""
+        return self._sources == disk.sources_digest()
 
     def cubin(self, key: str) -> bytes | None:
         """The cubin of the kernel with this `cache.content_key`, if it is here."""
@@ -89,18 +94,19 @@ class Archive:
         compressed = self._checked(position, size, digest)
         return lzma.decompress(compressed, lzma.FORMAT_RAW, filters=_FILTERS)
 
-    def _read_index(self) -> str:
+    def _read_index(self) -> None:
         head = self._read(0, len(_MAGIC) + _HEAD.size)
         if not head.startswith(_MAGIC):
             raise DamagedArchiveError("it is of another format")
         size, digest = _HEAD.unpack_from(head, len(_MAGIC))
         index = self._checked(len(head), size, digest)
-        arch, blocks, kernels = _COUNTS.unpack_from(index)
-        first, end = _COUNTS.size, _COUNTS.size + blocks * _BLOCK.size
+        arch, sources, blocks, kernels = _FACTS.unpack_from(index)
+        self.arch = arch.rstrip(b"\0").decode()
+        self._sources: str = sources.hex()
+        first, end = _FACTS.size, _FACTS.size + blocks * _BLOCK.size
         self._blocks = list(_BLOCK.iter_unpack(index[first:end]))
         for key, *place in _KERNEL.iter_unpack(index[end : end + kernels * _KERNEL.size]):
             self._places[key] = tuple(place)
-        return arch.rstrip(b"\0").decode()  # type: ignore[no-any-return]
 
     def _checked(self, position: int, size: int, digest: bytes) -> bytes:
         content = self._read(position, size)
@@ -109,10 +115,9 @@ class Archive:
         return content
 
     def _read(self, position: int, size: int) -> bytes:
-        content = os.pread(self._file, size, position)
-        if len(content) != size:
+        if position + size > os.fstat(self._file).st_size:
             raise DamagedArchiveError("its end is missing")
-        return content
+        return os.pread(self._file, size, position)
 
 
 def packed(cubins: Mapping[Kernel, bytes], arch: str) -> bytes:
@@ -127,13 +132,14 @@ def packed(cubins: Mapping[Kernel, bytes], arch: str) -> bytes:
             key = bytes.fromhex(disk.content_key(text, arch))
             places.append(_KERNEL.pack(key, number, start, len(cubin)))
             start += len(cubin)
-    index_size = _COUNTS.size + len(contents) * _BLOCK.size + len(places) * _KERNEL.size
+    index_size = _FACTS.size + len(contents) * _BLOCK.size + len(places) * _KERNEL.size
     position = len(_MAGIC) + _HEAD.size + index_size
     blocks = []
     for content in contents:
         blocks.append(_BLOCK.pack(position, len(content), hashlib.sha256(content).digest()))
         position += len(content)
-    index = b"".join([_COUNTS.pack(arch.encode(), len(blocks), len(places)), *blocks, *places])
+    facts = _FACTS.pack(arch.encode(), bytes.fromhex(disk.sources_digest()), len(blocks), len(places))
+    index = b"".join([facts, *blocks, *places])
     return b"".join([_MAGIC, _HEAD.pack(len(index), hashlib.sha256(index).digest()), index, *contents])
 
 
@@ -159,7 +165,7 @@ def users_file(arch: str) -> Path:
 
 def find(kernel: Kernel, arch: str) -> bytes | None:
     """The cubin of a kernel from the package's archive or the user's, if there is one that has it."""
-    archives = installed(arch)
+    archives = [archive for archive in installed(arch) if archive.is_current]
     if not archives:
         return None
     key = disk.content_key(source.render(kernel), arch)

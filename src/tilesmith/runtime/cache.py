@@ -63,6 +63,11 @@ def content_key(source: str, arch: str) -> str:
     return _digest(*_ingredients(source, arch))
 
 
+def sources_digest() -> str:
+    """A digest of what all kernels have in common: the headers and the options."""
+    return _digest(*_ingredients("", ""))
+
+
 def _ingredients(source: str, arch: str) -> tuple[str, ...]:
     return (source, _headers_digest(), *compiler.OPTIONS, arch)
 
