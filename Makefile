@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer results browser format clean
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer results browser wheel format clean
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -46,6 +46,17 @@ test-sanitizer: $(VENV)/ready
 # The page of figures from the recorded runs. A new run: tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
 results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
+
+# A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU.
+ARCHIVE := src/tilesmith/archives/sm_90a.archive
+MAX_WHEEL_KB := 40000
+wheel: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a --output $(ARCHIVE)
+	rm -rf build dist
+	$(BIN)/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+	@rm -rf build
+	@kb=$$(du -k --apparent-size dist/*.whl | cut -f1); echo "$$(ls dist/*.whl): $$kb KB"; \
+	[ $$kb -le $(MAX_WHEEL_KB) ] || { rm dist/*.whl; echo "A wheel has at most $(MAX_WHEEL_KB) KB." >&2; exit 1; }
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .

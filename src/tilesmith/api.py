@@ -2,8 +2,10 @@
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tilesmith.core import device as devices
 from tilesmith.core.accuracy import check_accuracy, numerics
@@ -23,13 +25,17 @@ from tilesmith.core.checks import (
 )
 from tilesmith.core.errors import UnavailableError
 from tilesmith.core.packed import Packed, version_of
+from tilesmith.core.plan import Plan
 from tilesmith.explain import Explanation
+from tilesmith.override.collecting import collecting
 from tilesmith.planner import rejections
 from tilesmith.runtime import executor
 from tilesmith.runtime.registry import PackedPair
 from tilesmith.torch_ops import dispatch, distributed
 from tilesmith.torch_ops import linear as op_linear
 from tilesmith.torch_ops import matmul as op
+
+Operand = torch.Tensor | Packed | tuple[int, ...]  # a shape stands for a tensor
 
 
 def matmul(
@@ -168,36 +174,71 @@ def explain(
 
 
 def warmup(
-    operands: Iterable[tuple[torch.Tensor | Packed | tuple[int, ...], torch.Tensor | Packed | tuple[int, ...]]],
-    *,
+    what: torch.nn.Module | Iterable[tuple[Operand, Operand]],
+    *inputs: Any,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cuda",
     accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
+    backward: bool = False,
 ) -> None:
-    """Compiles and loads the kernels of products before they are needed, in a CUDA graph or a server.
+    """Compiles and loads the kernels of products before they are needed, in a CUDA graph or a server, all at the same
+    time.
 
     Args:
-        operands: pairs of tensors, packed ones among them, or of shapes that stand for contiguous tensors of `dtype` on
-            `device`.
+        what: pairs of tensors, packed ones among them, or of shapes that stand for contiguous tensors of `dtype` on
+            `device`. Or a model on a GPU, whose products are those that the override in force would take, or else one
+            with `accuracy`. Its forward is run once on the inputs, where torch multiplies.
+        inputs: the arguments of the model.
+        backward: whether the model's backward pass is run too. It leaves no gradients.
 
     >>> if torch.cuda.is_available():
     ...     warmup([((4096, 1024), (1024, 512))], dtype=torch.bfloat16)
+    ...     warmup(torch.nn.Linear(1024, 512, device="cuda"), torch.ones(64, 1024, device="cuda"), backward=True)
     """
     if not torch.cuda.is_available():
         raise UnavailableError("tilesmith.warmup needs an NVIDIA GPU and a torch built for CUDA; this machine has none")
-    for pair in operands:
-        x, y = (x if isinstance(x, torch.Tensor | Packed) else torch.empty(x, dtype=dtype, device="meta") for x in pair)
-        a, b, packed, own_accuracy = _unpacked(x, y, accuracy)
-        on = a.device if a.is_cuda else torch.device(device)
-        index = torch.cuda.current_device() if on.index is None else on.index
-        gpu = devices.installed(index)
-        resolved = numerics(own_accuracy, a.dtype)
-        plan = executor.planned(a, b, gpu, resolved, out_dtype, packed=packed)
-        if plan is None:
-            plan = executor.planned(a.float(), b.float(), gpu, resolved, out_dtype, packed=packed)
-            assert plan is not None
-        executor.compiled(plan, index)
+    if isinstance(what, torch.nn.Module):
+        with collecting(accuracy) as plans:
+            _run(what, inputs, backward)
+    elif inputs or backward:
+        raise TypeError("tilesmith.warmup takes inputs and backward with a torch.nn.Module alone")
+    else:
+        plans = [_planned(*pair, dtype, device, accuracy, out_dtype) for pair in what]
+    executor.load(plans)
+
+
+def _run(model: torch.nn.Module, inputs: tuple[Any, ...], backward: bool) -> None:
+    with torch.set_grad_enabled(backward):
+        results = [x for x in tree_leaves(model(*inputs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if backward and results:
+        leaves = [x for x in (*model.parameters(), *inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
+        torch.autograd.grad(results, leaves, [torch.zeros_like(x) for x in results], allow_unused=True)
+
+
+def _planned(
+    x: Operand,
+    y: Operand,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    accuracy: str | None,
+    out_dtype: torch.dtype | None,
+) -> tuple[Plan, int]:
+    """How `matmul` would multiply these, and the index of the GPU."""
+    x, y = (each if isinstance(each, torch.Tensor | Packed) else _ghost(each, dtype) for each in (x, y))
+    a, b, packed, accuracy = _unpacked(x, y, accuracy)
+    on = a.device if a.is_cuda else torch.device(device)
+    index = torch.cuda.current_device() if on.index is None else on.index
+    gpu, resolved = devices.installed(index), numerics(accuracy, a.dtype)
+    plan = executor.planned(a, b, gpu, resolved, out_dtype, packed=packed)
+    if plan is None:
+        plan = executor.planned(a.float(), b.float(), gpu, resolved, out_dtype, packed=packed)
+        assert plan is not None
+    return plan, index
+
+
+def _ghost(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _dispatched(

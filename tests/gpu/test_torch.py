@@ -10,7 +10,7 @@ from operator_arguments import OF_MATMUL, OF_MATMUL_OUT, arguments, arguments_wi
 from torch.library import opcheck
 
 import tilesmith
-from tilesmith.runtime import executor
+from tilesmith.runtime import executor, loading
 from tilesmith.torch_ops import dispatch
 from tilesmith.torch_ops import matmul as op
 
@@ -65,8 +65,8 @@ def test_a_graph_replays_the_product_on_new_values() -> None:
 
 
 def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_compiled", {})
-    monkeypatch.setattr(executor, "_functions", {})
+    executor._compiled.clear()
+    monkeypatch.setattr(loading, "_functions", {})
     tilesmith.warmup([((48, 40), (40, 56)), ((2, 9, 8), (8, 4))], dtype=torch.bfloat16)
     a, b = ints(48, 40, dtype=torch.bfloat16), ints(40, 56, dtype=torch.bfloat16)
     graph = torch.cuda.CUDAGraph()
@@ -77,8 +77,8 @@ def test_warmup_takes_shapes_and_suffices_for_a_capture(monkeypatch: pytest.Monk
 
 
 def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_compiled", {})
-    monkeypatch.setattr(executor, "_functions", {})
+    executor._compiled.clear()
+    monkeypatch.setattr(loading, "_functions", {})
     a, b = ints(48, 40), ints(40, 56)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -88,8 +88,8 @@ def test_a_cold_kernel_inside_a_capture_is_an_error_that_names_warmup(monkeypatc
 
 
 def test_many_threads_and_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_compiled", {})
-    monkeypatch.setattr(executor, "_functions", {})
+    executor._compiled.clear()
+    monkeypatch.setattr(loading, "_functions", {})
     start = threading.Barrier(8)
 
     def work(seed: int) -> bool:

@@ -63,7 +63,7 @@ def test_each_kind_of_launches_counts_for_itself() -> None:
 
 
 def test_what_never_comes_again_is_not_counted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_replay, "_MAX_COUNTED_BUFFERS", 10)
+    monkeypatch.setattr(graph_replay, "_COUNTED_BUFFERS", 5)
     launches: GraphReplay[Graph] = GraphReplay()
     for i in range(1000):
         launch(launches, (i,))

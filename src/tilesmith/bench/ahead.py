@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tilesmith.core.plan import Plan
-from tilesmith.runtime import cache, source
+from tilesmith.runtime import cubins
 
 _COMPILERS: Final = 8  # at the same time
 
@@ -14,4 +14,4 @@ def compile_ahead(plans: Iterable[Plan], arch: str) -> None:
     """Compiles the kernels of plans into the cache: a first call would compile its own ones alone."""
     kernels = dict.fromkeys(launch.kernel for plan in plans for launch in plan.launches)
     with ThreadPoolExecutor(_COMPILERS) as pool:
-        list(pool.map(lambda kernel: cache.cubin(source.render(kernel), arch), kernels))
+        list(pool.map(lambda kernel: cubins.cubin(kernel, arch), kernels))

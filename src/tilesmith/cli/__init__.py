@@ -26,6 +26,7 @@ _COMMANDS: Final[dict[str, str]] = {
     "optimize": "Write a module with custom CUDA kernels for the model in a problem file.",
     "check": "Judge a candidate for a KernelBench problem: right, how exact, how fast, and by which tricks.",
     "explain": "Show how a product would be multiplied on a GPU, and why so.",
+    "build": "Compile all kernels of an architecture ahead, into one archive.",
     "info": "Show versions, GPUs and the kernel cache, and what is missing.",
     "cache": "List or remove the compiled kernels on disk.",
 }
@@ -105,3 +106,12 @@ def format_bytes(count: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{round(size, 1):g} {unit}"
+
+
+def format_kernels(count: int) -> str:
+    """A number of kernels in words.
+
+    >>> format_kernels(1), format_kernels(2)
+    ('1 kernel', '2 kernels')
+    """
+    return "1 kernel" if count == 1 else f"{count} kernels"

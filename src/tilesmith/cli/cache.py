@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 from rich.table import Table
 
-from tilesmith.cli import console, format_bytes, json_option, print_json
+from tilesmith.cli import console, format_bytes, format_kernels, json_option, print_json
 from tilesmith.core import cache_dir as user_files
 from tilesmith.runtime import cache as cubins
 
@@ -66,9 +66,9 @@ def clear(as_json: bool) -> None:
     if as_json:
         print_json(cleared)
     else:
-        click.echo(f"Removed {_kernels(cleared.removed)} from {cleared.directory}.")
+        click.echo(f"Removed {format_kernels(cleared.removed)} from {cleared.directory}.")
         if cleared.left:
-            click.echo(f"{_kernels(cleared.left)} could not be removed: check who owns the directory.", err=True)
+            click.echo(f"{format_kernels(cleared.left)} could not be removed: check who owns the directory.", err=True)
     if cleared.left:
         raise click.exceptions.Exit(1)
 
@@ -101,8 +101,4 @@ def _print(listing: Listing) -> None:
                 entry.key[:12], format_bytes(entry.bytes), f"{datetime.fromisoformat(entry.used):%Y-%m-%d %H:%M:%S}"
             )
         console().print(table)
-    click.echo(f"{_kernels(len(listing.entries))}, {format_bytes(listing.bytes)}, in {listing.directory}")
-
-
-def _kernels(count: int) -> str:
-    return "1 kernel" if count == 1 else f"{count} kernels"
+    click.echo(f"{format_kernels(len(listing.entries))}, {format_bytes(listing.bytes)}, in {listing.directory}")

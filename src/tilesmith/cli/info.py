@@ -10,11 +10,11 @@ import torch
 from rich.table import Table
 
 import tilesmith
-from tilesmith.cli import console, format_bytes, json_option, print_json
+from tilesmith.cli import console, format_bytes, format_kernels, json_option, print_json
 from tilesmith.core import cache_dir as user_files
 from tilesmith.core import device
 from tilesmith.core.errors import UnavailableError
-from tilesmith.runtime import cache, compiler, driver
+from tilesmith.runtime import archive, cache, compiler, driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,17 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
+class Archive:
+    """Kernels that were compiled ahead."""
+
+    path: str
+    arch: str
+    kernels: int
+    bytes: int
+    is_current: bool  # built of the sources that are installed; otherwise it is not used
+
+
+@dataclass(frozen=True, slots=True)
 class Info:
     """Everything that `tilesmith info` shows."""
 
@@ -62,6 +73,7 @@ class Info:
     gpus: tuple[Gpu, ...]
     no_gpu: str | None  # why `gpus` is empty and what to do
     cache: Cache
+    archives: tuple[Archive, ...]
 
 
 @click.command()
@@ -89,6 +101,11 @@ def collect() -> Info:
         gpus=gpus,
         no_gpu=no_gpu,
         cache=Cache(str(user_files.directory()), len(entries), sum(entry.size for entry in entries)),
+        archives=tuple(
+            Archive(str(found.path), arch, len(found), found.path.stat().st_size, found.is_current)
+            for arch in device.ARCHITECTURES
+            for found in archive.installed(arch)
+        ),
     )
 
 
@@ -168,6 +185,10 @@ def _print(found: Info) -> None:
         table.add_row(f"GPU {gpu.index}", "\n".join(facts), style=gpu.unsupported and "yellow")
     if found.no_gpu:
         add("GPU", None, found.no_gpu)
-    entries = "1 kernel" if found.cache.entries == 1 else f"{found.cache.entries} kernels"
+    entries = format_kernels(found.cache.entries)
     table.add_row("cache", f"{found.cache.directory}\n{entries}, {format_bytes(found.cache.bytes)}")
+    for each in found.archives:
+        what = f"{format_kernels(each.kernels)} for {each.arch}, {format_bytes(each.bytes)}"
+        unused = "" if each.is_current else "\nnot used, since it is of other sources: run tilesmith build"
+        table.add_row("archive", f"{each.path}\n{what}{unused}", style="yellow" if unused else None)
     console().print(table)

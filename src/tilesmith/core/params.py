@@ -104,6 +104,7 @@ class KernelEnum(IntEnum):
     """An enumeration that Python and a kernel share."""
 
     @classmethod
+    @cache
     def declaration(cls) -> str:
         return f"enum class {cls.__name__} {{ {', '.join(f'{x.name.lower()} = {x.value}' for x in cls)} }};"
 
@@ -138,7 +139,12 @@ class KernelConstants:
                 yield f"constexpr {kind} {name} = {text};"
 
     def _items(self) -> Iterator[tuple[str, Any]]:
-        return ((field.name, getattr(self, field.name)) for field in fields(self))
+        return ((name, getattr(self, name)) for name in _names(_class_of(self)))
+
+
+@cache
+def _names(constants: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(constants))
 
 
 @dataclass(frozen=True)
@@ -190,8 +196,8 @@ class ParameterBlock:
 Kind: TypeAlias = Any  # a Member, or a class of blocks
 
 
-def _class_of(block: ParameterBlock) -> Kind:
-    return type(block)
+def _class_of(value: ParameterBlock | KernelConstants) -> Kind:
+    return type(value)
 
 
 def _initial(kind: Kind, value: Any) -> str:

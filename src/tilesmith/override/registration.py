@@ -11,13 +11,14 @@ from typing import Any, Final
 import torch
 from torch.library import Library
 
+from tilesmith.core.recent import Recent
 from tilesmith.override import stats
 from tilesmith.override.operators import NAMES, Function, Watch, kernels
 from tilesmith.override.routes import Routes
 from tilesmith.override.settings import Choice, Settings
 from tilesmith.runtime.registry import Executor, executor_on
 
-_MAX_SETTINGS: Final = 16  # whose decisions are kept for the next time that they hold
+_SETTINGS: Final = 8  # at least, and at most twice as many, whose decisions are kept for the next time that they hold
 _MAX_REGISTRATIONS: Final = 64  # whose kernels live on for a while
 
 _lock = threading.RLock()
@@ -31,7 +32,7 @@ class _Interceptor:
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._decided: dict[tuple[Settings, Executor | None], Routes] = {}
+        self._decided: Recent[tuple[Settings, Executor | None], Routes] = Recent(_SETTINGS)
         self._enabled: Settings | None = None
         self._scopes: tuple[Settings, ...] = ()
         self._library: Library | None = None
@@ -40,8 +41,9 @@ class _Interceptor:
         self._kept: deque[list[object]] = deque(maxlen=_MAX_REGISTRATIONS)
 
     @property
-    def is_wanted(self) -> bool:
-        return self._enabled is not None or bool(self._scopes)
+    def settings(self) -> Settings | None:
+        """Those that hold now, if there is an override."""
+        return self._scopes[-1] if self._scopes else self._enabled
 
     def enable(self, settings: Settings | None) -> None:
         self._enabled = settings
@@ -58,7 +60,7 @@ class _Interceptor:
 
     def _settle(self) -> None:
         """Registers, or takes back, what the scopes now ask for."""
-        settings = self._scopes[-1] if self._scopes else self._enabled
+        settings = self.settings
         if settings is None:
             self._remove()
             return
@@ -75,9 +77,7 @@ class _Interceptor:
         executor = executor_on(self._key.lower())
         routes = self._decided.get((settings, executor))
         if routes is None:
-            if len(self._decided) >= _MAX_SETTINGS:
-                self._decided.clear()
-            routes = self._decided.setdefault((settings, executor), Routes(settings, executor))
+            routes = self._decided[settings, executor] = Routes(settings, executor)
         return routes
 
     def _install(self, times: bool) -> None:
@@ -117,8 +117,8 @@ _cuda = _Interceptor("CUDA")
 _cpu = _CpuInterceptor("CPU")
 
 
-def _here() -> _Interceptor:
-    return _cuda if executor_on("cpu") is None else _cpu
+def _here() -> str:
+    return "cuda" if executor_on("cpu") is None else "cpu"
 
 
 def _previous(name: str, key: str) -> Function:
@@ -134,10 +134,33 @@ def _previous(name: str, key: str) -> Function:
     return partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
 
 
-def _begin() -> _Interceptor:
-    if not (_cuda.is_wanted or _cpu.is_wanted):
+def _begin() -> str:
+    """The type of device whose products are meant. What was counted before the first override is forgotten."""
+    if _cuda.settings is None and _cpu.settings is None:
         stats.clear()
     return _here()
+
+
+def settings_in_force(device_type: str) -> Settings | None:
+    """What products of this type of device are taken by, if there is an override."""
+    return _of(device_type).settings
+
+
+@contextmanager
+def scope(device_type: str, settings: Settings) -> Iterator[None]:
+    """Inside of it, products of this type of device are taken by these settings, which are no other scope's."""
+    interceptor = _of(device_type)
+    with _lock:
+        interceptor.enter(settings)
+    try:
+        yield
+    finally:
+        with _lock:
+            interceptor.leave(settings)
+
+
+def _of(device_type: str) -> _Interceptor:
+    return _cuda if device_type == "cuda" else _cpu
 
 
 @contextmanager
@@ -171,13 +194,9 @@ def override(
     """
     settings = Settings.of(accuracy, include, exclude, min_flops, times)
     with _lock:
-        interceptor = _begin()
-        interceptor.enter(settings)
-    try:
+        device_type = _begin()
+    with scope(device_type, settings):
         yield
-    finally:
-        with _lock:
-            interceptor.leave(settings)
 
 
 def enable(
@@ -195,7 +214,7 @@ def enable(
     """
     settings = Settings.of(accuracy, include, exclude, min_flops, times)
     with _lock:
-        _begin().enable(settings)
+        _of(_begin()).enable(settings)
 
 
 def disable() -> None:

@@ -12,12 +12,13 @@ from tilesmith.core.checks import SIXTEEN_BITS, can_be_broadcast, overlaps_itsel
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.errors import ColdCaptureError
 from tilesmith.core.problem import Problem
+from tilesmith.core.recent import Recent
 from tilesmith.override.cutover import torch_is_faster
 from tilesmith.override.settings import OPERATORS, Settings
 from tilesmith.override.stats import CallCount, Where, call_count
 from tilesmith.planner import choose
-from tilesmith.runtime.executor import MAX_COMPILED_PLANS
-from tilesmith.runtime.registry import Executor
+from tilesmith.runtime.executor import COMPILED_PLANS
+from tilesmith.runtime.registry import DeferredError, Executor
 
 # Called with (a, b) or (a, b, out); for the sum with c with (a, b, c); for one with factors with
 # (a, b, out, None, epilogue).
@@ -61,7 +62,8 @@ class Routes:
     def __init__(self, settings: Settings, executor: Executor | None) -> None:
         self.settings = settings
         self._executor = executor
-        self._known: dict[str, dict[CallKey, Route]] = {operator: {} for operator in OPERATORS}
+        self._known: dict[str, Recent[CallKey, Route]] = {operator: Recent(COMPILED_PLANS) for operator in OPERATORS}
+        self._young = {operator: known.young for operator, known in self._known.items()}
         self._deciding = threading.local()
         self._asked = settings.numerics
 
@@ -84,7 +86,7 @@ class Routes:
             key = call_key((resolved, shares), a, b, out_dtype, out, c)
         if factors is not None:
             key += tuple(map(_kind_of, factors))
-        route = self._known[operator].get(key)
+        route = self._young[operator].get(key) or self._known[operator].get(key)
         return self._decided(key, resolved, operator, a, b, out_dtype, out, c, factors) if route is None else route
 
     def _decided(
@@ -111,12 +113,11 @@ class Routes:
                 decided = route(*self._decide(resolved, operator, a, b, out_dtype, out, c, factors))
         except ColdCaptureError:
             return route(None, "a CUDA graph is captured, and the kernel is not loaded yet")
+        except DeferredError:
+            return route(None, "tilesmith.warmup is at it, and the kernel is not loaded yet")
         finally:
             self._deciding.now = False
-        known = self._known[operator]
-        if len(known) >= MAX_COMPILED_PLANS:
-            known.clear()
-        known[key] = decided
+        self._known[operator][key] = decided
         return decided
 
     def _decide(

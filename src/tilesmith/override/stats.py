@@ -10,6 +10,7 @@ import torch
 Where = Literal["tilesmith", "torch"]
 
 _MAX_EVENTS: Final = 1024  # of a count that wait to be read
+_MAX_KINDS: Final = 16384  # of calls that are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,12 @@ _lock = threading.Lock()
 
 
 def call_count(kind: Kind) -> CallCount:
-    """The count of calls of this kind."""
+    """The count of calls of this kind. Where there are too many kinds, the half with the fewest calls is forgotten."""
     with _lock:
+        if len(_counts) >= _MAX_KINDS and kind not in _counts:
+            fewest = sorted(_counts, key=lambda each: _counts[each].calls)[: _MAX_KINDS // 2]
+            for each in fewest:
+                del _counts[each]
         return _counts.setdefault(kind, CallCount())
 
 

@@ -23,7 +23,9 @@ from tilesmith.runtime.source import headers
 
 _MAGIC: Final = b"tilesmith-cubin-1\n"
 _SUFFIX: Final = ".cubin"
+_UNFINISHED: Final = ".part"
 EMULATED: Final = ".emulated"  # kernels for the CPU
+ARCHIVE: Final = ".archive"  # of kernels that were compiled ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,24 @@ def kept(key: str, suffix: str, make: Callable[[], bytes]) -> bytes:
 
 def key(source: str, arch: str) -> str:
     """A digest of the source, the headers, the options, the architecture and NVRTC's version."""
-    parts = (source, _headers_digest(), *compiler.OPTIONS, arch, *map(str, compiler.version()))
+    return _digest(*_ingredients(source, arch), *map(str, compiler.version()))
+
+
+def content_key(source: str, arch: str) -> str:
+    """The same without NVRTC's version: whoever compiled it, it is this kernel."""
+    return _digest(*_ingredients(source, arch))
+
+
+def sources_digest() -> str:
+    """A digest of what all kernels have in common: the headers and the options."""
+    return _digest(*_ingredients("", ""))
+
+
+def _ingredients(source: str, arch: str) -> tuple[str, ...]:
+    return (source, _headers_digest(), *compiler.OPTIONS, arch)
+
+
+def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -67,13 +86,13 @@ def entries() -> Iterator[Entry]:
 
 
 def clear() -> int:
-    """Removes every entry and every unfinished one, and says how many entries there were."""
+    """Removes every entry, every unfinished one and every archive, and says how many entries there were."""
     removed = 0
     for entry in list(entries()):
         with contextlib.suppress(OSError):
             entry.path.unlink()
             removed += 1
-    for leftover in directory().glob("*.part"):
+    for leftover in (*directory().glob("*" + _UNFINISHED), *directory().glob("*" + ARCHIVE)):
         with contextlib.suppress(OSError):
             leftover.unlink()
     return removed
@@ -81,13 +100,12 @@ def clear() -> int:
 
 @cache
 def _headers_digest() -> str:
-    text = "\0".join(f"{name}\0{content}" for name, content in headers().items())
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _digest(*(part for item in headers().items() for part in item))
 
 
 def _read(path: Path) -> bytes | None:
     try:
-        if not _is_private(path.parent):
+        if not is_private(path.parent):
             return None
         content = path.read_bytes()
     except OSError:
@@ -102,22 +120,27 @@ def _read(path: Path) -> bytes | None:
 def _write(path: Path, body: bytes) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(path.parent):
+        if not is_private(path.parent):
             raise PermissionError(f"{path.parent} belongs to another user or others may write to it")
-        handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-            os.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-            raise
+        put(path, _MAGIC + hashlib.sha256(body).digest() + body)
     except OSError as error:
         _warn_once(path.parent, error)
 
 
-def _is_private(folder: Path) -> bool:
+def put(path: Path, content: bytes) -> None:
+    """Writes a file aside and renames it into place: others see the whole of it or nothing."""
+    handle, part = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def is_private(folder: Path) -> bool:
     """Code is loaded from here: it must be the user's own, and no one else may write to it."""
     status = folder.stat()
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ import torch
 from tilesmith.core.errors import DriverError, UnavailableError
 from tilesmith.core.params import BUFFERS, TensorMap
 from tilesmith.core.plan import KernelLaunch
+from tilesmith.core.recent import Recent
 
 _INSTALL: Final = (
     "Tilesmith needs the CUDA driver and its Python bindings ({reason}). Install an NVIDIA driver for CUDA 13, and: "
@@ -95,7 +97,7 @@ class LaunchGraph:
     One thread makes them at a time (runtime/graph_replay.py).
     """
 
-    __slots__ = ("_graph", "_handle", "_launch", "used")
+    __slots__ = ("__weakref__", "_destroy", "_handle", "_launch", "used")
 
     def __init__(self, launches: Sequence[Launch], device_index: int, buffers: tuple[int, ...]) -> None:
         driver = _driver()
@@ -112,11 +114,13 @@ class LaunchGraph:
                     launch(int(stream), device_index, buffers)
             finally:
                 graph = _check(driver, *driver.cuStreamEndCapture(stream))
-            self._graph = _check(driver, *driver.cuGraphInstantiate(graph, 0))
+            executable = _check(driver, *driver.cuGraphInstantiate(graph, 0))
             _check(driver, *driver.cuGraphDestroy(graph))
         finally:
             _check(driver, *driver.cuThreadExchangeStreamCaptureMode(previous))
-        self._handle = int(self._graph)
+        self._handle = int(executable)
+        self._destroy = weakref.finalize(self, _destroy_graph, executable, device_index)
+        self._destroy.atexit = False  # type: ignore[misc]  # a process that ends gives everything back
         self.used = True  # from time to time asked for, and then reset
 
     def __call__(self, stream: int, device_index: int) -> None:
@@ -127,9 +131,19 @@ class LaunchGraph:
             _recover(status, device_index, self._launch, self._handle, stream)
 
     def destroy(self) -> None:
-        """What is under way goes on."""
-        driver = _driver()
-        _check(driver, *driver.cuGraphExecDestroy(self._graph))
+        """Gives it up now, and not when nobody has it any more. What is under way goes on."""
+        self._destroy()
+
+
+def _destroy_graph(executable: Any, device_index: int) -> None:
+    """This may happen on any thread, with or without a context, during its capture too. If it fails, there is nothing
+    left to do."""
+    driver = _driver()
+    driver.cuCtxPushCurrent(_primary_context(device_index))
+    _, previous = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    driver.cuGraphExecDestroy(executable)
+    driver.cuThreadExchangeStreamCaptureMode(previous)
+    driver.cuCtxPopCurrent()
 
 
 @cache
@@ -179,26 +193,25 @@ def _raw(name: str, arguments: int) -> Any:
 _pack_address = struct.Struct("<q").pack_into
 
 _TENSOR_MAP_BYTES: Final = 128
-_MAX_ENCODED_MAPS: Final = 256  # of a slot: a program's tensors come back to the same addresses
+_ENCODED_MAPS: Final = 128  # of a slot, and up to twice as many: a program's tensors come back to the same addresses
 
 
 class _TensorMapSlot:
     """The place of a tensor map in a launch's arguments. Encoding takes microseconds, so it is done once an address."""
 
-    __slots__ = ("_encoded", "_tensor_map", "_where", "address", "buffer")
+    __slots__ = ("_encoded", "_tensor_map", "_where", "_young", "address", "buffer")
 
     def __init__(self, tensor_map: TensorMap, where: int) -> None:
         self._tensor_map = tensor_map
         self._where = where
-        self._encoded: dict[int, bytes] = {}
+        self._encoded: Recent[int, bytes] = Recent(_ENCODED_MAPS)
+        self._young = self._encoded.young
         self.buffer = BUFFERS.index(tensor_map.buffer)
         self.address = -1  # what the map in the arguments points to
 
     def point_to(self, address: int) -> None:
-        encoded = self._encoded.get(address)
+        encoded = self._young.get(address) or self._encoded.get(address)
         if encoded is None:
-            if len(self._encoded) >= _MAX_ENCODED_MAPS:
-                self._encoded.clear()
             encoded = self._encoded[address] = _encode(self._tensor_map, address)
         ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
         self.address = address

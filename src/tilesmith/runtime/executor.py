@@ -1,8 +1,7 @@
 """From operands to a launch: a product that was seen before costs one dictionary look-up."""
 
 import struct
-import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,11 +12,11 @@ from tilesmith.core import rates
 from tilesmith.core.accuracy import Accuracy, Numerics
 from tilesmith.core.call_key import CallKey, call_key
 from tilesmith.core.epilogue import Epilogue
-from tilesmith.core.errors import ColdCaptureError
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem, contiguous_strides
+from tilesmith.core.recent import Recent
 from tilesmith.planner import choose, is_possible, packing
-from tilesmith.runtime import cache, driver, registry, source, workspace
+from tilesmith.runtime import driver, loading, registry, workspace
 from tilesmith.runtime.graph_replay import GraphReplay
 from tilesmith.runtime.registry import PackedPair
 
@@ -26,7 +25,9 @@ _EIGHT_BYTES: Final = struct.Struct("<q")
 _NO_EPILOGUE: Final = Epilogue()
 _TWO_ONES: Final[int] = _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(1.0, 1.0))[0]
 
-MAX_COMPILED_PLANS: Final = 8192  # kept ready; past that all are planned anew, which compiles nothing
+COMPILED_PLANS: Final = (
+    4096  # kept ready, and up to twice as many; what is forgotten is planned anew: nothing is compiled
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def multiply(
     else:
         how, bias = _facts(numerics, packed, epilogue)
         key = call_key(how, a, b, out_dtype, out, bias)
-    run = _compiled.get(key)
+    run = _young.get(key) or _compiled.get(key)
     if run is None:
         # One of them may be on the CPU, and it is the problem that says so.
         device = devices.installed(max(a.get_device(), b.get_device()))
@@ -59,8 +60,6 @@ def multiply(
         if plan is None:
             return multiply(a.float(), b.float(), numerics, out_dtype, out, packed, epilogue)
         run = compiled(plan, a.get_device())
-        if len(_compiled) >= MAX_COMPILED_PLANS:
-            _compiled.clear()
         _compiled[key] = run
     return run(a, b, out) if packed is None and epilogue is None else run(a, b, out, packed, epilogue)
 
@@ -227,33 +226,23 @@ def eight_bytes(*factors: float) -> int:
 def compiled(plan: Plan, device_index: int) -> CompiledPlan:
     """The plan with its kernels compiled and loaded on the GPU with torch's index `device_index`."""
     launches = () if plan.problem.is_empty else plan.launches
-    functions = tuple(_loaded(launch.kernel, plan.device.arch, device_index) for launch in launches)
+    functions = loading.loaded([launch.kernel for launch in launches], plan.device.arch, device_index)
     return CompiledPlan(plan, device_index, functions)
 
 
-_compiled: dict[CallKey, CompiledPlan] = {}
-_functions: dict[tuple[Kernel, int], driver.Function] = {}
-_loading = threading.Lock()
+_compiled: Final[Recent[CallKey, CompiledPlan]] = Recent(COMPILED_PLANS)
+_young: Final = _compiled.young
 
 
-def _loaded(kernel: Kernel, arch: str, device_index: int) -> driver.Function:
-    key = (kernel, device_index)
-    function = _functions.get(key)
-    if function is None:
-        with _loading:
-            function = _functions.get(key)
-            if function is None:
-                if torch.cuda.is_current_stream_capturing():
-                    raise ColdCaptureError(
-                        f"the kernel {kernel.entry} for this product is not loaded yet, and a CUDA graph is being "
-                        "captured: loading would break the capture. Run the product once before the capture, or "
-                        "call tilesmith.warmup([(a, b)]) with operands of the same shapes and strides."
-                    )
-                torch.cuda.init()
-                cubin = cache.cubin(source.render(kernel), arch)
-                function = driver.load(cubin, kernel.entry, kernel.shared_bytes, device_index)
-                _functions[key] = function
-    return function
+def load(plans: Iterable[tuple[Plan, int]]) -> None:
+    """Compiles and loads the kernels of plans, each with the index of its GPU, all at the same time."""
+    kernels: dict[tuple[str, int], list[Kernel]] = {}
+    for plan, device_index in plans:
+        of_gpu = kernels.setdefault((plan.device.arch, device_index), [])
+        if not plan.problem.is_empty:
+            of_gpu += (launch.kernel for launch in plan.launches)
+    for (arch, device_index), of_gpu in kernels.items():
+        loading.loaded(of_gpu, arch, device_index)
 
 
 class CudaExecutor:

@@ -9,11 +9,14 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import ref
 
 from tilesmith.core.errors import DriverError
+from tilesmith.core.recent import Recent
 
 _MIN_LAUNCHES: Final = 16  # with the same buffers, before a graph is worth it
-_MAX_COUNTED_BUFFERS: Final = 1024  # of one plan; past that all are counted anew
+_PAUSE: Final = 100_000  # launches, before another attempt to record what could not be
+_COUNTED_BUFFERS: Final = 512  # of one plan: the last that were used, and up to twice as many
 _MAX_GRAPHS: Final = 256  # in all, of 100 KB each
 _MIN_UNUSED_SECONDS: Final = 10.0  # of a graph that may be given up: more than a step of a program takes
 
@@ -36,35 +39,39 @@ class GraphReplay(Generic[AnyGraph]):
     time.
     """
 
-    __slots__ = ("_times", "graphs", "known")
+    __slots__ = ("__weakref__", "_times", "graphs", "known")
 
     def __init__(self) -> None:
         self.graphs: dict[Buffers, AnyGraph] = {}
-        # The buffers of all graphs, also of those that are taken out just now; and those that could not be recorded.
-        self.known: set[Buffers] = set()
-        self._times: dict[Buffers, int] = {}
+        self.known: set[Buffers] = set()  # of all graphs, also of those that are taken out just now
+        self._times: Recent[Buffers, int] = Recent(_COUNTED_BUFFERS)
 
     def note(self, buffers: Buffers, record: Callable[[Buffers], AnyGraph]) -> None:
         """Counts launches that were made one by one, and records them as a graph once they come often."""
-        times = self._times.get(buffers, 0) + 1
-        if times < _MIN_LAUNCHES:
-            if len(self._times) >= _MAX_COUNTED_BUFFERS:
-                self._times.clear()
+        counted = self._times.young
+        times = counted.get(buffers)
+        if times is None:
+            times = self._times.get(buffers) or 0
             self._times[buffers] = times
+        if times + 1 < _MIN_LAUNCHES:
+            counted[buffers] = times + 1
             return
-        self._times.pop(buffers, None)
+        self._times.pop(buffers)
         with _lock:
             if buffers not in self.known and _there_is_room():
-                self.known.add(buffers)
                 try:
-                    self.graphs[buffers] = record(buffers)
+                    graph = record(buffers)
                 except DriverError:
-                    return  # there may be no memory for it, and the launches were made without it
-                _all.append((self, buffers))
+                    # There may be no memory for it, and the launches were made without it.
+                    self._times[buffers] = -_PAUSE
+                    return
+                self.known.add(buffers)
+                self.graphs[buffers] = graph
+                _all.append((ref(self), buffers))
 
 
 _lock = threading.Lock()
-_all: list[tuple[GraphReplay[Any], Buffers]] = []
+_all: list[tuple[ref[GraphReplay[Any]], Buffers]] = []  # those of a plan that is forgotten go with it
 _last_look = monotonic()  # for what is not used
 
 
@@ -78,7 +85,10 @@ def _there_is_room() -> bool:
     return len(_all) < _MAX_GRAPHS
 
 
-def _is_given_up(replay: GraphReplay[Any], buffers: Buffers) -> bool:
+def _is_given_up(of_plan: ref[GraphReplay[Any]], buffers: Buffers) -> bool:
+    replay = of_plan()
+    if replay is None:
+        return True  # the plan is gone, and its graphs with it
     graph = replay.graphs.pop(buffers, None)
     if graph is None:
         return False  # it is in use just now

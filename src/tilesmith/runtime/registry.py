@@ -58,12 +58,19 @@ class Executor(Protocol):
         """The product of two tensors, planned and run."""
 
 
-_current: Final[dict[str, Callable[[], Executor | None]]] = {}
+class DeferredError(Exception):
+    """An executor has noted a plan for later: this time torch multiplies."""
 
 
-def register(device_type: str, current: Callable[[], Executor | None]) -> None:
-    """Has `current` asked for each product of this device type: None leaves it to torch."""
+Current = Callable[[], Executor | None]
+_current: Final[dict[str, Current]] = {}
+
+
+def register(device_type: str, current: Current) -> Current:
+    """Has `current` asked for each product of this device type: None leaves it to torch. Returns who was before."""
+    before = _current.get(device_type, lambda: None)
     _current[device_type] = current
+    return before
 
 
 def executor_on(device_type: str) -> Executor | None:

@@ -32,6 +32,7 @@ def render(kernel: Kernel, emulated: bool = False) -> str:
     )
 
 
+@cache
 def library_constants() -> str:
     """The constants that every kernel has."""
     values = "".join(f"inline constexpr int {name} = {value};\n" for name, value in LIBRARY_CONSTANTS.items())
@@ -60,6 +61,7 @@ def headers() -> dict[str, str]:
 _PTX_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
+@cache
 def _wgmma(instruction: Wgmma) -> str:
     """The function around the one product instruction that a kernel uses: there are too many to keep them all."""
     count = instruction.n // 2  # accumulators of a thread

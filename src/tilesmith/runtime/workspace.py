@@ -8,11 +8,14 @@ from typing import Final
 
 import torch
 
+from tilesmith.core.recent import Recent
+
 LENT_BYTES: Final = 16 << 20
-_MAX_STREAMS: Final = 8  # that keep workspaces
+_STREAMS: Final = 8  # that keep workspaces: the last that were used, and up to twice as many
 
 # By device and stream. What is lent is not on the list: another thread may launch on the same stream in between.
-_kept: dict[tuple[int, int], list[torch.Tensor]] = {}
+_kept: Final[Recent[tuple[int, int], list[torch.Tensor]]] = Recent(_STREAMS)
+_young: Final = _kept.young
 
 # torch.empty_strided on the current device, without its microseconds of argument parsing: what torch's own compiled
 # code allocates with.
@@ -27,16 +30,17 @@ def allocate(size_bytes: int) -> torch.Tensor:
 def borrow(device_index: int, stream: int) -> torch.Tensor:
     """A workspace of LENT_BYTES on the current device, for launches on one of its streams."""
     try:
-        return _kept[device_index, stream].pop()
+        return _young[device_index, stream].pop()
     except LookupError:
-        return allocate(LENT_BYTES)
+        kept = _kept.get((device_index, stream))
+        return kept.pop() if kept else allocate(LENT_BYTES)
 
 
 def give_back(device_index: int, stream: int, borrowed: torch.Tensor) -> None:
     """Keeps a borrowed workspace for the next one: all launches that use it are made."""
-    kept = _kept.get((device_index, stream))
+    kept = _young.get((device_index, stream))
     if kept is None:
-        if len(_kept) >= _MAX_STREAMS:
-            _kept.clear()
-        kept = _kept.setdefault((device_index, stream), [])
+        kept = _kept.get((device_index, stream))
+        if kept is None:
+            kept = _kept[device_index, stream] = []
     kept.append(borrowed)

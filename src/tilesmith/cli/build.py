@@ -1,0 +1,111 @@
+"""`tilesmith build`: all kernels of an architecture, compiled ahead into one archive."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import torch
+from rich.console import Console
+
+from tilesmith.cli import INTERRUPTED, UnusableError, format_bytes, format_kernels, json_option, print_json
+from tilesmith.cli.products import progress_bar
+from tilesmith.core import device as devices
+from tilesmith.core.plan import Kernel
+from tilesmith.core.threads import cores
+from tilesmith.planner import catalogue
+from tilesmith.runtime import archive, cache, source
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The archive that was written."""
+
+    path: str
+    arch: str
+    kernels: int
+    bytes: int
+    seconds: float
+
+
+@click.command()
+@click.option(
+    "--arch",
+    type=click.Choice(devices.ARCHITECTURES),
+    help="The architecture; if not given, that of the current GPU, or where there is none that of an H200.",
+)
+@click.option("--output", type=_FILE, help="The file to write, instead of the one in the user's cache.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Compile so many at the same time, instead of one on each core."
+)
+@json_option
+def build(arch: str | None, output: Path | None, jobs: int | None, as_json: bool) -> None:
+    """Compile all kernels of an architecture ahead, into one archive.
+
+    Products then find their kernels there, and compile nothing. Kernels that the cache on disk has are not compiled
+    again, so a build that was interrupted goes on where it was.
+    """
+    start = time.monotonic()
+    arch = arch or _arch_here()
+    kernels = _kernels(arch)
+    path = output or archive.users_file(arch)
+    _make_folder(path)
+    try:
+        cubins = _compiled(kernels, arch, jobs or cores())
+        content = archive.packed(cubins, arch)
+        cache.put(path, content)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except OSError as error:
+        raise UnusableError(f"cannot write {path}: {error}") from error
+    built = Built(str(path), arch, len(cubins), len(content), round(time.monotonic() - start, 1))
+    if as_json:
+        print_json(built)
+    else:
+        what = f"{format_kernels(built.kernels)} for {arch}, {format_bytes(built.bytes)}"
+        click.echo(f"{what}, in {built.seconds:g} s: {path}")
+
+
+def _arch_here() -> str:
+    if torch.cuda.is_available():
+        return devices.installed(torch.cuda.current_device()).arch
+    return devices.named(devices.STAND_IN).arch
+
+
+def _kernels(arch: str) -> list[Kernel]:
+    """The kernels of all GPUs that we know of this architecture."""
+    gpus = [gpu for gpu in devices.KNOWN_GPUS.values() if gpu.arch == arch]
+    found = dict.fromkeys(kernel for gpu in gpus for kernel in catalogue.kernels(gpu))
+    if not found:
+        raise UnusableError(f"there is no catalogue of kernels for {arch}: they are compiled when they are needed")
+    return list(found)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnusableError(f"cannot write {path}: {error}") from error
+    if path == archive.users_file(path.stem) and not cache.is_private(path.parent):
+        raise UnusableError(f"{path.parent} belongs to another user or others may write to it: nothing is read from it")
+
+
+def _compiled(kernels: list[Kernel], arch: str, jobs: int) -> dict[Kernel, bytes]:
+    """The cubins, from the cache on disk or compiled. After Ctrl-C, those that are being compiled are kept there."""
+    cubins: dict[Kernel, bytes] = {}
+    progress = progress_bar(Console(stderr=True))
+    with progress, ThreadPoolExecutor(jobs) as pool:
+        task = progress.add_task(f"Compiling for {arch}", total=len(kernels))
+        pending = {pool.submit(cache.cubin, source.render(kernel), arch): kernel for kernel in kernels}
+        try:
+            for done in as_completed(pending):
+                cubins[pending[done]] = done.result()
+                progress.advance(task)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return cubins

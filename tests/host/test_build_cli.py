@@ -1,0 +1,109 @@
+"""`tilesmith build`, with a catalogue of a few kernels."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from tilesmith.cli import INTERRUPTED, main
+from tilesmith.core.device import Device, named
+from tilesmith.core.plan import Kernel
+from tilesmith.core.problem import Problem
+from tilesmith.planner import catalogue, choose
+from tilesmith.runtime import archive, cache, compiler, cubins, source
+
+ARCH = "sm_90a"
+
+
+def kernels(device: Device) -> Iterable[Kernel]:
+    """Those of a bfloat16 product on Hopper: one realigns the operands, one multiplies."""
+    if device.arch == ARCH:
+        a, b = (torch.empty(63, 63, dtype=torch.bfloat16, device="meta") for _ in "ab")
+        for launch in choose(Problem.of(a, b), named("h200")).launches:
+            yield launch.kernel
+
+
+@pytest.fixture(autouse=True)
+def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "kernels", kernels)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def build(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["build", *arguments])
+
+
+def expected() -> dict[Kernel, bytes]:
+    return {kernel: source.render(kernel).encode() for kernel in kernels(named("h200"))}
+
+
+def stand_in(text: str, arch: str) -> bytes:
+    return text.encode()
+
+
+def test_what_is_built_is_used_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in {kernel: source.render(kernel) for kernel in expected()}.values():
+        cache.cubin(text, ARCH, stand_in)  # the cache has them already
+    monkeypatch.setattr(compiler, "_compile", None)
+    result = build()
+    assert result.exit_code == 0, result.output
+    assert "2 kernels for sm_90a" in result.stdout
+    assert str(archive.users_file(ARCH)) in result.stdout
+    for entry in cache.entries():
+        entry.path.unlink()
+    assert {kernel: cubins.cubin(kernel, ARCH) for kernel in expected()} == expected()
+
+
+def test_a_build_writes_what_nvrtc_compiles_and_says_what(tmp_path: Path) -> None:
+    file = tmp_path / "new folder" / "kernels.archive"
+    result = build("--arch", ARCH, "--output", str(file), "--jobs", "2", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["path"], told["arch"], told["kernels"]) == (str(file), ARCH, len(expected()))
+    assert told["bytes"] == file.stat().st_size
+    built = archive.Archive(file)
+    for kernel in expected():
+        text = source.render(kernel)
+        assert built.cubin(cache.content_key(text, ARCH)) == cache.cubin(text, ARCH, stand_in)
+    again = tmp_path / "again.archive"
+    assert build("--arch", ARCH, "--output", str(again)).exit_code == 0
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_an_architecture_without_a_catalogue_is_named() -> None:
+    result = build("--arch", "sm_75")
+    assert result.exit_code == 2
+    assert "no catalogue of kernels for sm_75" in result.stderr
+
+
+def test_an_interrupted_build_leaves_no_archive(own_cache: Path, tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_build_cli import kernels
+from tilesmith.cli import main
+from tilesmith.planner import catalogue
+from tilesmith.runtime import compiler
+catalogue.kernels = kernels
+def slow(*_):
+    print("compiling", flush=True)
+    time.sleep(1)
+    return b"cubin", ""
+compiler._compile = slow
+main(["build", "--arch", "{ARCH}", "--jobs", "1"])
+"""
+    building = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert building.stdout is not None
+    assert building.stdout.readline() == "compiling\n"
+    time.sleep(0.2)
+    building.send_signal(signal.SIGINT)
+    assert building.wait(timeout=60) == INTERRUPTED
+    building.stdout.close()
+    assert {path.suffix for path in own_cache.iterdir()} <= {".cubin"}
