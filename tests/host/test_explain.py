@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from meta_tensors import meta
 
 import tilesmith
 from tilesmith.bench import suites
@@ -31,10 +32,6 @@ from tilesmith.planner import choose, rejections
 H200, A100 = KNOWN_GPUS["h200"], KNOWN_GPUS["a100"]
 SUITES = ("aligned", "batched", "kernelbench", "llm", "odd", "seeds", "skinny", "small")  # others repeat their products
 KINDS: list[tuple[str, Accuracy]] = [("float32", "fp32"), ("float32", "tf32"), ("bfloat16", "fp32")]
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def planned(product: Product, dtype: str, accuracy: Accuracy, gpu: Device) -> Plan:

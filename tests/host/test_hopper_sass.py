@@ -11,6 +11,7 @@ import pytest
 import torch
 from launched import constants_of
 from machine_code import (
+    assert_does_not_compile,
     assert_nothing_spills,
     complaints,
     disassembled,
@@ -20,8 +21,8 @@ from machine_code import (
     products_of_registers,
     total,
 )
+from meta_tensors import laid_out, meta
 
-from tilesmith import CompilationError
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.plan import Plan, Wgmma
 from tilesmith.core.problem import Problem
@@ -39,14 +40,6 @@ LAYOUTS = ["nn", "nt", "tn", "tt"]
 OUTS = ["rows", "columns", "odd rows", "odd columns", "short rows", "short columns", "split"]
 # Batch dimensions of a and b, by the rank of the batch.
 BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ()), ((3,), (3,)), ((3, 1), (4,)), ((3, 1), (2, 1, 4))]
-
-
-def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def laid_out(*shape: int, columns: bool, dtype: torch.dtype) -> torch.Tensor:
-    return meta(*shape[:-2], shape[-1], shape[-2], dtype=dtype).mT if columns else meta(*shape, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -70,14 +63,14 @@ class Case:
         m, n = (4096, 2048) if self.many else (40, 16)
         k = 64 if self.out.startswith("short") else 256
         a_batch, b_batch = BATCHES[self.rank]
-        a = laid_out(*a_batch, m, k, columns=self.layout[0] == "t", dtype=self.dtype)
-        b = laid_out(*b_batch, k, n, columns=self.layout[1] == "t", dtype=self.dtype)
+        a = laid_out(*a_batch, m, k, layout=self.layout[0], dtype=self.dtype)
+        b = laid_out(*b_batch, k, n, layout=self.layout[1], dtype=self.dtype)
         batch = torch.broadcast_shapes(a_batch, b_batch)
         along_m = self.out.endswith("columns")
         gap = 3 if self.out.startswith("odd") else 0
         shape = (m + gap, n) if along_m else (m, n + gap)
         out_dtype = torch.float32 if self.wide else self.dtype
-        out = laid_out(*batch, *shape, columns=along_m, dtype=out_dtype)[..., :m, :n]
+        out = laid_out(*batch, *shape, layout="t" if along_m else "n", dtype=out_dtype)[..., :m, :n]
         return Problem.of(a, b, out=out, out_dtype=out_dtype)
 
     @property
@@ -134,7 +127,7 @@ def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
     assert seen("cluster", "rank") == set(itertools.product((1, 2), range(4)))
     kernels = [constants(case.plan) for case in CASES]
     stores = {(c.out_store, c.out_along_m, c.Output == "float") for c in kernels}
-    # Sums of terms alone are stored directly: see test_planes.py.
+    # Sums of terms alone are stored directly: see test_terms.py.
     ways = itertools.product(set(Store) - {Store.DIRECT}, (False, True), (False, True))
     assert stores == set(ways) - {(Store.VECTORS, True, wide) for wide in (False, True)}
     assert {c.batch_dims for c in kernels} == {0, 1, 2, 3}
@@ -364,26 +357,16 @@ def test_products_are_waited_for_by_groups(left: str, found: list[str]) -> None:
 )
 def test_constants_that_contradict_each_other_do_not_compile(name: str, value: int) -> None:
     text = source.render(CASES[0].plan.product.kernel)
-    wrong = re.sub(rf"\b{name} = \d+;", f"{name} = {value};", text)
-    assert wrong != text
-    with pytest.raises(CompilationError, match="static assertion failed"):
-        compiler.compile(wrong, "sm_90a")
+    assert_does_not_compile(text, re.sub(rf"\b{name} = \d+;", f"{name} = {value};", text))
 
 
 def test_parameters_of_another_size_do_not_compile() -> None:
     for launch in AROUND["two copies"].launches:
-        size = len(launch.parameters.packed())
-        text = source.render(launch.kernel)
-        wrong = text.replace(f"sizeof(Parameters) == {size}", f"sizeof(Parameters) == {size + 8}")
-        assert wrong != text
-        with pytest.raises(CompilationError, match="static assertion failed"):
-            compiler.compile(wrong, "sm_90a")
+        size, text = len(launch.parameters.packed()), source.render(launch.kernel)
+        assert_does_not_compile(text, text.replace(f"(Parameters) == {size}", f"(Parameters) == {size + 8}"))
 
 
 def test_a_tile_that_the_product_instruction_does_not_fit_does_not_compile() -> None:
-    kernel = CASES[0].plan.product.kernel
-    text = source.render(kernel)
+    text = source.render(CASES[0].plan.product.kernel)
     wrong = text.replace(f"tile_n = {constants(CASES[0].plan).tile_n};", "tile_n = 100;")
-    assert wrong != text
-    with pytest.raises(CompilationError, match=r"float \[50\]"):
-        compiler.compile(wrong, "sm_90a")
+    assert_does_not_compile(text, wrong, r"float \[50\]")
