@@ -180,12 +180,8 @@ def mixed_launches() -> Iterator[Launch]:
 def epilogue_launches() -> Iterator[Launch]:
     """Every family with what it can add, at the edges of tiles too."""
     shapes = [
-        ((2, 130), 200, 261),
-        ((130,), 600, 264),
-        ((520,), 64, 520),
-        ((131,), 72, 262),
-        ((3,), 300, 263),
-        ((1,), 300, 264),
+        *(((2, 130), 200, 261), ((130,), 600, 264), ((520,), 64, 520)),
+        *(((131,), 72, 262), ((3,), 300, 263), ((1,), 300, 264)),
     ]
     for (rows, k, n), dtype in itertools.product(shapes, (torch.float32, torch.bfloat16)):
         a, b = random_tensor((*rows, k), dtype, "cuda"), random_tensor((n, k), dtype, "cuda").mT

@@ -1,45 +1,16 @@
 """Any strides: slices with steps, transposes, expansions, offsets, in operands and output."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from guarded import Guarded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import batches, strides_for
 
 import tilesmith
 from tilesmith.core.problem import OUT_DTYPES
 
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 150))
-
-
-@st.composite
-def strides_for(draw: st.DrawFn, shape: Sequence[int], may_expand: bool) -> tuple[list[int], int]:
-    """Strides in which no two elements meet, in any order of the dimensions, with gaps; and a shift.
-
-    Operands may also be expanded: any dimension may have the stride 0.
-    """
-    strides = [0] * len(shape)
-    step = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    for dimension in draw(st.permutations(range(len(shape)))):
-        strides[dimension] = step
-        step = step * shape[dimension] + draw(st.sampled_from([0, 0, 0, 1, 4, 5]))
-    if may_expand and draw(st.integers(0, 4)) == 0:
-        strides[draw(st.integers(0, len(shape) - 1))] = 0
-    return strides, draw(st.sampled_from([0, 0, 1, 2, 4, 7]))
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Batch dimensions of a and b that broadcast."""
-    batch = draw(st.lists(st.integers(1, 3), max_size=3))
-
-    def part() -> list[int]:
-        ones = [size if draw(st.booleans()) else 1 for size in batch]
-        return ones[draw(st.integers(0, len(ones))) :]
-
-    return part(), part()
 
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)

@@ -259,6 +259,20 @@ def check_export(way: Way) -> None:
     assert [str(node.target) for node in exported.graph.nodes].count(operator) == 2
 
 
+# What a program is put through, on either device.
+CHECKS: dict[str, Callable[[Way], None]] = {
+    "autocast to bfloat16": lambda way: check_autocast(way, torch.bfloat16),
+    "autocast to float16": lambda way: check_autocast(way, torch.float16),
+    "transforms of functions": check_functions,
+    "deterministic mode": check_deterministic_mode,
+    "inference mode": check_inference_mode,
+    "gradients twice": check_gradients_twice,
+    "saved checkpoints": lambda way: check_checkpoint(way, reentrant=False),
+    "reentrant checkpoints": lambda way: check_checkpoint(way, reentrant=True),
+    "export": check_export,
+}
+
+
 # PyTorch's own modules and functions, under the override.
 
 
