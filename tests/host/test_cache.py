@@ -5,7 +5,7 @@ import os
 import stat
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,24 +88,15 @@ def test_the_key_is_stable_and_fits_a_file_name() -> None:
     assert set(key) <= set("0123456789abcdef")
 
 
-def test_the_key_changes_with_the_source_and_the_architecture() -> None:
-    keys = {cache.key(source, arch) for source in (SOURCE, SOURCE + " ", "") for arch in ("sm_90a", "sm_90", "sm_75")}
-    assert len(keys) == 9
-
-
-def test_the_key_changes_with_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cache.key(SOURCE, ARCH)
-    monkeypatch.setattr(compiler, "OPTIONS", (*compiler.OPTIONS, "--use_fast_math"))
-    assert cache.key(SOURCE, ARCH) != before
-
-
-def test_the_key_changes_with_nvrtcs_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cache.key(SOURCE, ARCH)
-    keys = {before}
+def test_the_key_changes_with_all_that_a_cubin_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source, the architecture, the options and NVRTC's version."""
+    sources, architectures = (SOURCE, SOURCE + " ", ""), ("sm_90a", "sm_90", "sm_75")
+    keys = {cache.key(source, arch) for source in sources for arch in architectures}
     for version in ((12, 9), (13, 99), (139, 9)):
         monkeypatch.setattr(compiler, "version", lambda version=version: version)
         keys.add(cache.key(SOURCE, ARCH))
-    assert len(keys) == 4
+    monkeypatch.setattr(compiler, "OPTIONS", (*compiler.OPTIONS, "--use_fast_math"))
+    assert len(keys | {cache.key(SOURCE, ARCH)}) == 9 + 3 + 1
 
 
 def test_the_key_changes_with_a_headers_text_and_name(headers: dict[str, str]) -> None:
@@ -130,43 +121,24 @@ def test_each_source_has_its_own_entry() -> None:
 # What is not a whole entry of ours.
 
 
-def damages() -> dict[str, bytes]:
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "truncated in the head": lambda whole: whole[:10],
+    "truncated in the digest": lambda whole: whole[:30],
+    "truncated in the body": lambda whole: whole[:-1],
+    "no body": lambda whole: whole[:50],
+    "one bit": lambda whole: whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:],
+    "grown": lambda whole: whole + b"\0",
+    "foreign": lambda whole: b"\x7fELF" + b"something else" * 50,
+    "another format": lambda whole: b"tilesmith-cubin-0\n" + whole[18:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_foreign_entry_is_built_again(damage: str) -> None:
     cache.cubin(SOURCE, ARCH, Compiler(b"right " * 100))
     (entry,) = cache.entries()
-    whole = entry.path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[-7] ^= 1
-    return {
-        "empty": b"",
-        "truncated in the head": whole[:10],
-        "truncated in the digest": whole[:30],
-        "truncated in the body": whole[:-1],
-        "no body": whole[:50],
-        "one bit": bytes(flipped),
-        "grown": whole + b"\0",
-        "foreign": b"\x7fELF" + b"something else" * 50,
-        "another format": b"tilesmith-cubin-0\n" + whole[18:],
-    }
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "empty",
-        "truncated in the head",
-        "truncated in the digest",
-        "truncated in the body",
-        "no body",
-        "one bit",
-        "grown",
-        "foreign",
-        "another format",
-    ],
-)
-def test_a_damaged_or_foreign_entry_is_built_again(damage: str) -> None:
-    content = damages()[damage]
-    (entry,) = cache.entries()
-    entry.path.write_bytes(content)
+    entry.path.write_bytes(DAMAGES[damage](entry.path.read_bytes()))
     nvrtc = Compiler(b"rebuilt")
     assert cache.cubin(SOURCE, ARCH, nvrtc) == b"rebuilt"
     assert len(nvrtc.calls) == 1
@@ -301,9 +273,7 @@ def test_sixteen_processes_that_start_at_once_all_get_whole_cubins(own_cache: Pa
     for process in processes:
         process.join(300)
     assert [process.exitcode for process in processes] == [0] * PROCESSES
-    assert {path.name: path.read_text() for path in results.iterdir()} == {
-        str(i): "True True" for i in range(PROCESSES)
-    }
+    assert [(results / str(i)).read_text() for i in range(PROCESSES)] == ["True True"] * PROCESSES
     assert len(set(log.read_text().split())) > 1, "they did not race"
     assert sorted(path.name for path in own_cache.iterdir()) == sorted(
         cache.key(source, ARCH) + ".cubin" for source in SHARED_SOURCES

@@ -1,6 +1,6 @@
 """`tilesmith.emulate`: the same calls as on a GPU, on CPU tensors."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -61,29 +61,20 @@ def test_it_nests_and_leaves_no_trace() -> None:
 
 
 def test_threads_have_their_own() -> None:
-    seen = []
-    with tilesmith.emulate():
-        thread = threading.Thread(target=lambda: seen.append(active()))
-        thread.start()
-        thread.join()
-    assert seen == [None]
+    with tilesmith.emulate(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(active).result() is None
 
 
 def test_threads_may_multiply_at_the_same_time() -> None:
     a, b = torch.randn(20, 30), torch.randn(30, 10)
-    results: list[torch.Tensor] = []
 
-    def multiply(seed: int) -> None:
+    def multiply(seed: int) -> torch.Tensor:
         with tilesmith.emulate(seed=seed):
-            results.append(tilesmith.matmul(a, b))
+            return tilesmith.matmul(a, b)
 
-    threads = [threading.Thread(target=multiply, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(torch.equal(result, results[0]) for result in results)
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(multiply, range(4))
+    assert all(torch.equal(first, other) for other in others)
 
 
 def test_an_unknown_gpu_is_named() -> None:

@@ -419,11 +419,9 @@ def test_planes_suffice_for_ordinary_values(name: str, depth: int) -> None:
 @pytest.mark.parametrize("depth", (300, 1000))
 @pytest.mark.parametrize("name", ["graded slices of K", "exponents within 60", "infinities and NaNs"])
 def test_other_values_get_the_wide_scheme(name: str, depth: int) -> None:
-    assert verdict_on(name, depth) != "terms suffice"
-
-
-def test_infinities_and_nans_are_special() -> None:
-    assert verdict_on("infinities and NaNs", 1000) == "special"
+    found = verdict_on(name, depth)
+    assert found != "terms suffice"
+    assert name != "infinities and NaNs" or found == "special"
 
 
 @pytest.mark.parametrize("depth", (64, 300, 768, 3000))
@@ -434,11 +432,6 @@ def test_sums_are_not_too_small_as_a_whole(name: str, most: float, depth: int) -
     exact = a.double().numpy() @ b.double().numpy()
     values = product(a, b).values.astype(np.float64)
     assert abs(((values - exact) * exact).sum() / np.square(exact).sum()) < most
-
-
-def test_integers_are_exact() -> None:
-    a, b = torch.randint(-2000, 2001, (20, 700)).float(), torch.randint(-3, 4, (700, 30)).float()
-    np.testing.assert_array_equal(product(a, b).values, (a.double() @ b.double()).numpy())
 
 
 # Adversaries.
@@ -500,19 +493,19 @@ def test_values_just_above_the_lossy_ones_lose_little(depth: int) -> None:
     check_comp(a, b)
 
 
-def test_small_values_count_where_large_ones_meet_zeros() -> None:
-    large, small = 2.0**60, 2.0**-60 * 1.7
-    check_comp(matrix_of([[large, small, 0.0]]), matrix_of([[0.0], [small], [large]]))
+TINY, SMALL = 2.0**-83 * (1 + 2.0**-23), 2.0**-60 * 1.7
 
 
-def test_a_value_that_vanishes_when_scaled_is_lossy() -> None:
-    check_comp(matrix_of([[2.0**71, 2.0**-100]]), matrix_of([[0.0], [1.0]]))
-
-
-def test_large_values_meet_small_ones() -> None:
-    """As long as one row's are not too far apart."""
-    large, small = 2.0**83, 2.0**-83 * (1 + 2.0**-23)
-    check_comp(matrix_of([[large, small]]), matrix_of([[small], [large]]))
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ([2.0**60, SMALL, 0.0], [0.0, SMALL, 2.0**60]),  # small values count where large ones meet zeros
+        ([2.0**71, 2.0**-100], [0.0, 1.0]),  # a value that vanishes when scaled is lossy
+        ([2.0**83, TINY], [TINY, 2.0**83]),  # large values meet small ones, not too far apart in one row
+    ],
+)
+def test_sizes_far_apart(row: list[float], column: list[float]) -> None:
+    check_comp(matrix_of([row]), matrix_of([column]).T)
 
 
 def test_a_slab_of_zeros_is_no_slab_of_large_values() -> None:
