@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from guarded import Guarded, contiguous_strides
+from guarded import Guarded, assert_exact, contiguous_strides, few_sms
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from launched import constants_of
@@ -17,8 +17,7 @@ from launched import constants_of
 import tilesmith
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.core.accuracy import Accuracy
-from tilesmith.core.device import Device, installed
-from tilesmith.core.plan import Plan
+from tilesmith.core.device import installed
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
 from tilesmith.kernels.hopper import constants as gemm
@@ -66,9 +65,6 @@ def in_tensor_cores(a: torch.Tensor, b: torch.Tensor, accuracy: Accuracy = "fp32
     """By the `hopper` family, also where others are faster."""
     candidates = hopper.candidates(Problem.of(a, b, accuracy=accuracy), installed(0))
     return compiled(min(candidates, key=lambda candidate: candidate.cycles).plan(), 0)(a, b)
-
-
-# The promise.
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 17, 33, 64, 65, 200, 515, 1000, 4096])
@@ -209,14 +205,6 @@ def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
             assert comp <= 1.2 * torch_comp  # the largest of many errors of one distribution
 
 
-def few_sms() -> Device:
-    """The GPU with a few of its SMs: blocks then have several tiles, however small the product is."""
-    return replace(installed(0), sm_count=4)
-
-
-# Zeros that are skipped.
-
-
 def in_blocks(x: torch.Tensor) -> torch.Tensor:
     """A quarter of the blocks of a matrix, the rest zero."""
     rows, columns = (math.ceil(size / 100) for size in x.shape)
@@ -267,9 +255,6 @@ def test_skipping_zeros_changes_nothing(name: str, c: hopper.Configuration) -> N
                 torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
 
 
-# Exactly.
-
-
 def integers(rows: int, columns: int, layout: str = "n", most: int = 4) -> Guarded:
     strides = (columns, 1) if layout == "n" else (1, rows)
     return placed((rows, columns), strides, 0, most)
@@ -279,18 +264,6 @@ def placed(shape: Sequence[int], strides: Sequence[int], shift: int = 0, most: i
     guarded = Guarded.empty(shape, strides, torch.float32, shift)
     guarded.tensor.copy_(torch.randint(-most, most + 1, tuple(shape), device="cuda").float())
     return guarded
-
-
-def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
-    """The plan computes the product, twice, and touches nothing else."""
-    expected = (a.tensor.double() @ b.tensor.double()).float()
-    product = compiled(plan, 0)
-    for _ in range(2):
-        out.tensor.fill_(float("nan"))
-        product(a.tensor, b.tensor, out.tensor)
-        torch.testing.assert_close(out.tensor, expected, rtol=0, atol=0)
-    for guarded in (a, b, out):
-        guarded.assert_outside_untouched()
 
 
 def assert_exact_on_few_sms(c: hopper.Configuration, a: Guarded, b: Guarded, strides: Sequence[int]) -> None:
@@ -431,9 +404,8 @@ def test_doubles_of_operands_that_repeat_or_skip_are_exact_on_integers(
     b = integers(35, 50)
     problem = Problem.of(a, b.tensor)
     expected = (a.double() @ b.tensor.double()).float()
-    torch.testing.assert_close(
-        compiled(fp64_mma.plan(problem, installed(0), tile), 0)(a, b.tensor), expected, rtol=0, atol=0
-    )
+    ours = compiled(fp64_mma.plan(problem, installed(0), tile), 0)(a, b.tensor)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0)
     expected = (b.tensor.T.double() @ a.T.double()).float()
     problem = Problem.of(b.tensor.T, a.T)
     ours = compiled(fp64_mma.plan(problem, installed(0), tile), 0)(b.tensor.T, a.T)
@@ -443,9 +415,6 @@ def test_doubles_of_operands_that_repeat_or_skip_are_exact_on_integers(
 def test_integers_up_to_2_to_the_11_are_exact() -> None:
     a, b = integers(300, 40, most=2047), integers(40, 300, most=1)
     torch.testing.assert_close(in_tensor_cores(a.tensor, b.tensor), a.tensor @ b.tensor, rtol=0, atol=0)
-
-
-# Anything.
 
 
 PARTS = 8  # of the 200 examples: most of their time goes into compiling, which parts do at the same time
@@ -488,9 +457,6 @@ def test_random_shapes_and_strides_keep_the_promise(part: int) -> None:
             guarded.assert_outside_untouched()
 
     check()
-
-
-# At home in torch.
 
 
 def test_a_graph_finds_out_anew_what_its_operands_are_like() -> None:

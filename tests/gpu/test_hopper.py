@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from guarded import Guarded, contiguous_strides
+from guarded import Guarded, assert_exact, assert_same, contiguous_strides, few_sms
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launched import entries
@@ -30,11 +30,6 @@ LAYOUTS = ["nn", "nt", "tn", "tt"]
 EDGES = [(264, 200, 296), (136, 72, 520)]
 
 
-def few_sms() -> Device:
-    """The GPU with a few of its SMs: blocks then have several tiles, however small the product is."""
-    return replace(installed(0), sm_count=4)
-
-
 def placed(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, shift: int = 0) -> Guarded:
     """Small integers, with which sums in float32 are exact, in the midst of NaNs."""
     guarded = Guarded.empty(shape, strides, dtype, shift)
@@ -55,10 +50,6 @@ def exact(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (a.float() @ b.float()).to(dtype)
 
 
-def assert_same(x: torch.Tensor, y: torch.Tensor) -> None:
-    torch.testing.assert_close(x, y, rtol=0, atol=0)
-
-
 def planned(
     configuration: hopper.Configuration, a: Guarded, b: Guarded, out: Guarded, device: Device | None = None
 ) -> Plan:
@@ -66,18 +57,6 @@ def planned(
     problem = Problem.of(a.tensor, b.tensor, out=out.tensor, out_dtype=out.tensor.dtype)
     assert hopper.unsuited(problem, device, configuration) is None
     return hopper.plan(problem, device, configuration)
-
-
-def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
-    """The plan computes the product, twice, and touches nothing else."""
-    expected = exact(a.tensor, b.tensor, out.tensor.dtype)
-    product = compiled(plan, 0)
-    for _ in range(2):
-        out.tensor.fill_(float("nan"))
-        product(a.tensor, b.tensor, out.tensor)
-        assert_same(out.tensor, expected)
-    for guarded in (a, b, out):
-        guarded.assert_outside_untouched()
 
 
 def assert_exact_as_chosen(a: Guarded, b: Guarded, out: Guarded | None = None, dtype: torch.dtype = BFLOAT16) -> Plan:
@@ -102,9 +81,6 @@ def assert_exact_as_chosen(a: Guarded, b: Guarded, out: Guarded | None = None, d
 
 def named(tile: tuple[int, int]) -> str:
     return "{}x{}".format(*tile)
-
-
-# Every tile.
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -175,9 +151,6 @@ def test_one_step_along_k_stays_inside_of_lines_that_end_anywhere(n: int) -> Non
     assert_exact_as_chosen(a, b, out)
 
 
-# Splits, and the transposed product.
-
-
 @pytest.mark.parametrize(
     ("c", "layout"),
     [
@@ -225,9 +198,6 @@ def test_few_rows(rows: int) -> None:
 def test_a_long_k() -> None:
     plan = assert_exact_as_chosen(matrix(128, 65536 + 8), matrix(65536 + 8, 136), dtype=FLOAT32)
     assert plan.split_k > 1
-
-
-# Any sizes and strides.
 
 
 @pytest.mark.parametrize("k", range(1, 71))
@@ -285,9 +255,6 @@ def test_outputs_with_odd_strides(strides: tuple[int, int], shift: int, dtype: t
         assert_exact_as_chosen(a, b, Guarded.empty((m, n), strides, dtype, shift), dtype)
 
 
-# Batches.
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -312,9 +279,6 @@ def test_batches_with_gaps_and_transposes() -> None:
         assert_exact_as_chosen(a, b)
         out = Guarded.empty((2, 3, 40, 24), (40, 80, 1, 240 + gap), BFLOAT16)
         assert_exact_as_chosen(a, b, out)
-
-
-# Other numbers than integers.
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -414,9 +378,6 @@ def test_results_round_to_nearest_even() -> None:
         assert_same(tilesmith.matmul(a.to(dtype), b.to(dtype)), expected)
         assert expected[0, 0].item() == first - 1
         assert expected[1, 0].item() == first + 3
-
-
-# At home in torch.
 
 
 def test_products_that_feed_each_other_wait_for_each_other() -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from launched import constants_of
 from torch import Tensor
-from torch.library import opcheck
 from torch.nn import functional
 from torchs_linear import Added, by_torch, ours
 
@@ -171,9 +170,6 @@ def test_a_wrong_argument_raises_on_the_short_way_too() -> None:
             tilesmith.linear(x, own_weight, bias, residual=residual)
 
 
-# Gradients.
-
-
 def gradients(
     function: Callable[..., torch.Tensor], *tensors: torch.Tensor, activation: str | None
 ) -> tuple[torch.Tensor, ...]:
@@ -196,16 +192,6 @@ def test_gradients_are_those_of_float64(activation: str | None) -> None:
                 torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_opcheck(activation: str | None, requires_grad: bool) -> None:
-    x, weight, bias, residual = (
-        t.requires_grad_(requires_grad) for t in (normal(2, 3, 4), normal(5, 4), normal(5), normal(3, 5))
-    )
-    for arguments in ((x, weight), (x, weight, bias), (x, weight, None, residual), (x, weight, bias, residual)):
-        opcheck(op_linear.linear, arguments, {"activation": activation})
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_autocast_casts_as_torchs_linear(dtype: torch.dtype, requires_grad: bool) -> None:
@@ -214,9 +200,6 @@ def test_autocast_casts_as_torchs_linear(dtype: torch.dtype, requires_grad: bool
         result, torchs = ours(x, weight, bias, activation="relu"), by_torch(x, weight, bias, activation="relu")
     assert result.dtype == torchs.dtype == dtype
     torch.testing.assert_close(result, torchs, rtol=0.02, atol=0.05)
-
-
-# Graphs and torch.compile.
 
 
 def test_a_graph_replays_on_new_values() -> None:
@@ -248,9 +231,6 @@ def test_compiled_layers_are_the_layers(mode: str) -> None:
         for _ in range(3):
             torch.compiler.cudagraph_mark_step_begin()
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
-
-
-# Packed weights.
 
 
 @pytest.mark.parametrize("rows", [1, 16, 130, 1000])

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from guarded import Guarded
+from guarded import Guarded, assert_same
 
 import tilesmith
 from tilesmith.bench.distributions import operands
@@ -16,10 +16,6 @@ from tilesmith.runtime.executor import compiled
 
 SIDES = [(True, False), (False, True), (True, True)]
 DATA = ["normal", "graded slices of K", "infinities and NaNs", "exponents within 60"]
-
-
-def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def packed_sides(
@@ -95,9 +91,8 @@ def test_matmul_takes_them(sides: tuple[bool, bool], accuracy: str) -> None:
         torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance * k**0.5)
         vector = torch.randn(k, device="cuda")
         if sides == (False, True):
-            torch.testing.assert_close(
-                tilesmith.matmul(vector, tilesmith.pack(b)), vector @ b, rtol=1e-5, atol=1e-5 * k**0.5
-            )
+            result = tilesmith.matmul(vector, tilesmith.pack(b))
+            torch.testing.assert_close(result, vector @ b, rtol=1e-5, atol=1e-5 * k**0.5)
 
 
 def test_one_packed_weight_serves_many_shapes_and_streams() -> None:

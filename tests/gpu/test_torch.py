@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from guarded import assert_same
 from operator_arguments import OF_MATMUL, OF_MATMUL_OUT, arguments, arguments_with_out
 from torch.library import opcheck
 
@@ -19,10 +20,6 @@ from tilesmith.torch_ops import matmul as op
 def ints(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Small integers, whose products are exact in every type."""
     return torch.randint(-4, 5, shape, device="cuda").to(dtype)
-
-
-def assert_same(x: torch.Tensor, y: torch.Tensor) -> None:
-    torch.testing.assert_close(x, y, rtol=0, atol=0)
 
 
 def test_plain_calls_skip_the_dispatcher_and_others_do_not() -> None:
@@ -101,26 +98,6 @@ def test_a_thread_that_made_no_cuda_call_yet_can_multiply() -> None:
     tilesmith.matmul(a, b)
     with ThreadPoolExecutor(1) as pool:
         assert_same(pool.submit(tilesmith.matmul, a, b).result(), torch.matmul(a, b))
-
-
-GRAD_SHAPES = [
-    *(((3, 4), (4, 5)), ((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((2, 3, 4), (4, 5))),
-    *(((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 5)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5))),
-]
-
-
-@pytest.mark.parametrize("shapes", GRAD_SHAPES, ids=str)
-def test_gradients_of_first_and_second_order(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    a, b = (torch.randn(s, dtype=torch.float64, device="cuda", requires_grad=True) for s in shapes)
-    assert torch.autograd.gradcheck(tilesmith.matmul, (a, b))
-    assert torch.autograd.gradgradcheck(tilesmith.matmul, (a, b))
-
-
-@pytest.mark.parametrize("shapes", GRAD_SHAPES, ids=str)
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_opcheck(shapes: tuple[tuple[int, ...], tuple[int, ...]], requires_grad: bool) -> None:
-    a, b = (torch.randn(s, device="cuda", requires_grad=requires_grad) for s in shapes)
-    opcheck(op.matmul, (a, b))
 
 
 @pytest.mark.parametrize("name", OF_MATMUL)

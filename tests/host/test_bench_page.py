@@ -310,9 +310,6 @@ def test_a_missing_browser_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPat
         pass
 
 
-# The picture.
-
-
 def test_the_picture_is_a_png(results: Results, tmp_path: Path) -> None:
     path = tmp_path / "bench.png"
     write_png(results, path)

@@ -114,9 +114,6 @@ def test_a_problem_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, files: t
     assert asked[-1] == "closed"
 
 
-# All problems of a folder.
-
-
 def timed(ours: float, torchs: float) -> Verdict:
     spreads = [Spread(ms, ms, ms, ms) for ms in (ours, torchs)]
     return replace(RIGHT, speed=Speed(spreads[0], {"fp32": spreads[1]}, 1.0, None, None, "H200", "1980 MHz"))

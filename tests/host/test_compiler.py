@@ -23,9 +23,6 @@ TILE_128 = next(tile for tile in simt.TILES[4] if (tile.m, tile.n) == (128, 128)
 TRIVIAL = 'extern "C" __global__ void f(float* x) { *x = 1; }'
 
 
-# The interface.
-
-
 def test_a_translation_unit_becomes_a_cubin_with_its_kernel() -> None:
     cubin = compiler.compile(TRIVIAL, "sm_90a")
     assert cubin.startswith(b"\x7fELF")
@@ -200,9 +197,6 @@ def test_every_type_and_result_type_compiles(arch: str) -> None:
         a = torch.empty(64, 64, dtype=dtype, device="meta")
         *_, smallest = plans_for(Problem.of(a, a, out_dtype=out_dtype), named("h200"))
         assert_nothing_spills(smallest, arch)
-
-
-# The machine code.
 
 
 @pytest.fixture(scope="module")

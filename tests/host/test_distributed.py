@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("distributed")  # one worker starts the processes, once
+pytestmark = pytest.mark.xdist_group("distributed")  # a worker starts the processes
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {
@@ -18,40 +18,9 @@ ENVIRONMENT = os.environ | {
     "GLOO_SOCKET_IFNAME": "lo",
 }
 
-CASES = (
-    "compiled",
-    "every placement: matrices",
-    "every placement: uneven",
-    "every placement: small",
-    "every placement: batch of a",
-    "every placement: uneven batch",
-    "every placement: batch of b",
-    "every placement: one batch",
-    "every placement: broadcast",
-    "every placement: row",
-    "every placement: column",
-    "every placement: vectors",
-    "every placement: vector by batch",
-    "every placement: batch by vector",
-    "no communication",
-    "no communication for gradients",
-    "two dimensions",
-    "second derivative",
-    "types",
-    "out",
-    "errors",
-    "tensor parallel",
-    "sequence parallel",
-    "fully sharded",
-    "tensor parallel layers",
-    "distributed linear",
-    "fully sharded layers",
-)
 
-
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, str]:
-    """What went wrong in each case."""
+def test_four_processes_agree_with_one() -> None:
+    """In every case: the program says what went wrong in each, or that it was not reached."""
     done = subprocess.run(
         [sys.executable, ROOT / "tests/support/distributed_cases.py"],
         env=ENVIRONMENT,
@@ -61,16 +30,9 @@ def outcomes() -> dict[str, str]:
     )
     assert done.returncode == 0, done.stderr
     print(done.stderr)
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
-
-
-def test_all_cases_are_known(outcomes: dict[str, str]) -> None:
-    assert tuple(outcomes) == CASES
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_four_processes_agree_with_one(case: str, outcomes: dict[str, str]) -> None:
-    assert outcomes[case] == "", outcomes[case]
+    outcomes: dict[str, str] = json.loads(done.stdout)
+    assert len(outcomes) > 20
+    assert not any(outcomes.values()), "\n".join(f"{case}:\n{wrong}" for case, wrong in outcomes.items() if wrong)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -61,9 +61,6 @@ def float_bits(values: Array) -> Array:
     return values.astype(np.float32).view(np.uint32)
 
 
-# Products.
-
-
 def step(parts: ctypes.CDLL, dtype: str, sum_: Array, a: Array, b: Array, accumulate: bool = True) -> Array:
     """sum + a b of 64 x 16 and N x 16 bit patterns."""
     result = sum_.astype(np.float32)
@@ -258,9 +255,6 @@ def test_the_absolute_value_of_a_pair_has_no_signs(parts: ctypes.CDLL) -> None:
     assert parts.pair_absolute(0xBC008001, 0) == 0x3C000001
 
 
-# Boxes.
-
-
 def aligned(byte_count: int, alignment: int = 1024) -> Array:
     """Zeros that begin at a multiple of the alignment."""
     memory = np.zeros(byte_count + alignment, np.uint8)
@@ -397,9 +391,6 @@ def test_other_memory_is_no_map(parts: ctypes.CDLL) -> None:
     assert words(parts.tensor_map_fault, pointer(aligned(128))) == "it is no tensor map"
 
 
-# Operands in shared memory.
-
-
 def descriptor(address: int, leading_bytes: int, stride_bytes: int, line_bytes: int) -> int:
     swizzle = {16: 0, 128: 1, 64: 2, 32: 3}[line_bytes]
     return address >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | swizzle << 62
@@ -475,9 +466,6 @@ def test_descriptors_of_unknown_layouts_are_told(parts: ctypes.CDLL) -> None:
     assert "base offset is 3" in words(parts.descriptor_fault, ctypes.c_uint64(3 << 49 | 1 << 62), 0)
     assert "MN-major without a swizzle" in words(parts.descriptor_fault, ctypes.c_uint64(0), 1)
     assert words(parts.descriptor_fault, ctypes.c_uint64(1 << 62), 1) == ""
-
-
-# Registers.
 
 
 @pytest.mark.parametrize("columns", [8, 176])

@@ -174,9 +174,6 @@ def test_warming_up_without_a_gpu_is_unavailable(monkeypatch: pytest.MonkeyPatch
         tilesmith.warmup([((2, 3), (3, 4))])
 
 
-# out=
-
-
 def bad_outs() -> dict[str, tuple[torch.Tensor, list[str]]]:
     """Outputs for the product of two 2x2 float32 matrices, and what the message must name."""
     return {

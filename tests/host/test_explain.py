@@ -64,9 +64,8 @@ def drawn(picture: list[str]) -> tuple[int, int]:
     rows = [line for line in picture if "|" in line]
     columns = {line.count("|") - 1 - line.count("| ... |") for line in rows}
     assert len(columns) == 1
-    left_out = {
-        name: int(count.replace(",", "")) for count, name in re.findall(r"([\d,]+) (rows|columns)", picture[-1])
-    }
+    counts = re.findall(r"([\d,]+) (rows|columns)", picture[-1])
+    left_out = {name: int(count.replace(",", "")) for count, name in counts}
     assert (" ... " in rows[0]) == ("columns" in left_out)
     assert any(line.strip() == "..." for line in picture) == ("rows" in left_out)
     return len(rows) + left_out.get("rows", 0), columns.pop() + left_out.get("columns", 0)
@@ -102,11 +101,9 @@ def assert_agrees(found: Explanation, plan: Plan) -> None:
     m, n = (problem.n, problem.m) if tiling.swap_ab else (problem.m, problem.n)
     down, across = math.ceil(m / tiling.rows), math.ceil(n / tiling.columns)
     assert drawn(list(tiles.picture())) == (down, across)
-    assert drawn(list(tiles.picture_of_a_tile())) == (
-        tiling.rows // tiling.worker_rows,
-        tiling.columns // tiling.worker_columns,
-    )
-    workers = tiling.rows * tiling.columns // (tiling.worker_rows * tiling.worker_columns) * tiling.worker_sets
+    of_a_tile = tiling.rows // tiling.worker_rows, tiling.columns // tiling.worker_columns
+    assert drawn(list(tiles.picture_of_a_tile())) == of_a_tile
+    workers = math.prod(of_a_tile) * tiling.worker_sets
     threads = {"warpgroups": 128, "warps": 32}[tiling.workers]
     assert threads * (workers + tiling.loaders) == plan.product.kernel.threads
     assert tiles.tiles == down * across * problem.batches
@@ -129,9 +126,7 @@ def assert_agrees(found: Explanation, plan: Plan) -> None:
     assert {each.candidate for each in found.alternatives} == {each.candidate for each in rejections(plan)}
     compared = [each.cycles for each in found.alternatives if each.cycles is not None]
     assert compared == sorted(compared)
-    assert [each.cycles for each in found.alternatives[len(compared) :]] == [None] * (
-        len(found.alternatives) - len(compared)
-    )
+    assert all(each.cycles is None for each in found.alternatives[len(compared) :])
     assert json.loads(json.dumps(dataclasses.asdict(found), allow_nan=False))["plan"] == plan.name
 
 
@@ -165,22 +160,16 @@ def test_there_may_be_nothing_to_do(a: tuple[int, ...], b: tuple[int, ...]) -> N
         assert "The tiles" in str(found)
 
 
-# What the words say.
-
-
 def test_planes_are_explained() -> None:
     found = explained(meta(8205, 2949), meta(2949, 5921))
     split, product, wide_split, wide_product = found.launches
-    assert (
-        split.words.does
-        == "splits both operands into two float16 terms each, scaled, and finds the range statistics of their values"
-    )
+    does = "splits both operands into two float16 terms each, scaled, and finds the range statistics of their values"
+    assert split.words.does == does
     assert "three products of 2 by 2 float16 terms" in product.words.does
     assert (product.words.terms, product.words.term_products) == ((2, 2), 3)
     assert product.words.returns_at_once == "if the range statistics find values that these terms cannot hold"
-    assert (
-        wide_split.words.does == "splits both operands into three bfloat16 terms each, which hold float32's whole range"
-    )
+    does = "splits both operands into three bfloat16 terms each, which hold float32's whole range"
+    assert wide_split.words.does == does
     assert "six products of 3 by 3 bfloat16 terms" in wide_product.words.does
     assert wide_split.words.returns_at_once == wide_product.words.returns_at_once != product.words.returns_at_once
     assert split.words.returns_at_once is None
@@ -315,15 +304,12 @@ def test_alternatives_are_ten_at_most_and_the_rest_is_counted() -> None:
     lines = section(str(found), "Not taken")
     assert len(lines) == 11
     assert lines[-1] == f"  and {len(found.alternatives) - 10} others"
-    assert {
-        family.name for family in FAMILIES if family.rejects(Problem.of(meta(8205, 2949), meta(2949, 5921)), H200)
-    } <= {each.candidate for each in found.alternatives}
+    problem = Problem.of(meta(8205, 2949), meta(2949, 5921))
+    refused = {family.name for family in FAMILIES if family.rejects(problem, H200)}
+    assert refused <= {each.candidate for each in found.alternatives}
     few = explained(meta(8205, 2949), meta(2949, 5921), "a100")
     assert "others" not in str(few)
     assert "hopper: needs compute capability 9.0, and NVIDIA A100 has 8.0" in str(few)
-
-
-# Where it is explained for.
 
 
 def test_without_a_gpu_it_is_an_h200_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,14 +320,8 @@ def test_without_a_gpu_it_is_an_h200_and_says_so(monkeypatch: pytest.MonkeyPatch
 
 def test_with_a_gpu_it_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     here = dataclasses.replace(A100, name="Some GPU", sm_count=10)
-    properties = SimpleNamespace(
-        name="Some GPU",
-        multi_processor_count=10,
-        clock_rate=1_000_000,
-        memory_clock_rate=1_000_000,
-        memory_bus_width=512,
-        L2_cache_size=2**20,
-    )
+    properties = SimpleNamespace(name="Some GPU", multi_processor_count=10, clock_rate=1_000_000)
+    vars(properties).update(memory_clock_rate=1_000_000, memory_bus_width=512, L2_cache_size=2**20)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -379,9 +359,6 @@ def test_operands_that_are_converted_first_are_explained_as_such() -> None:
         tilesmith.explain(a, a, gpu="k80")
 
 
-# Costs and peaks.
-
-
 def test_parts_of_a_cost_sum_to_its_cycles() -> None:
     cost = Cost(product=1e5 + 0.1, preparation=2e4, idle_launches=3e3, reduction=4e2, scale=1.13, timer=6e3)
     assert sum(cost.cycles_by_part.values()) == pytest.approx(cost.cycles, rel=1e-14)
@@ -394,9 +371,6 @@ def test_peaks_are_those_of_the_data_sheets(name: str, tflops: float) -> None:
     rate = tensor_rate(KNOWN_GPUS[name].capability, "fp16")
     assert rate is not None
     assert Peak.known(name).flops_per_second(rate) == pytest.approx(tflops * 1e12, rel=0.005)
-
-
-# The command.
 
 
 def run(*arguments: str) -> Result:

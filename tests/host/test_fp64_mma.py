@@ -29,9 +29,6 @@ def mmas(tile: Tile) -> tuple[int, int]:
     return tile.m // tile.warps_m // 16, tile.n // tile.warps_n // 8
 
 
-# Plans.
-
-
 @pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
 def test_small_squares_are_multiplied_as_doubles_on_hopper(size: int, accuracy: str) -> None:
@@ -95,9 +92,6 @@ def test_every_tile_divides_evenly_among_its_warps(tile: Tile) -> None:
     assert {2 * mmas_m, mmas_n} <= {2, 4}
     assert tile.blocks_per_sm > 1
     assert tile.shared_bytes * tile.blocks_per_sm <= H200.shared_bytes_per_sm - 1024 * tile.blocks_per_sm
-
-
-# The machine code.
 
 
 ALIGNMENTS = list(itertools.product((True, False), repeat=2))  # of a and b

@@ -81,9 +81,6 @@ def fitted(configuration: Configuration, problem: Problem, device: Device) -> Co
     return next(c for c in found if hopper.unsuited(problem, device, c) is None)
 
 
-# Tiles.
-
-
 @pytest.mark.parametrize("tile", tiles.TILES, ids=lambda tile: "{}x{}".format(*tile))
 def test_every_tile_multiplies_with_edges(tile: tuple[int, int]) -> None:
     """In one of the layouts, with or without a cluster, and in several orders of its threads."""
@@ -128,9 +125,6 @@ def test_a_ring_goes_round_many_times() -> None:
         assert constants_of(plan.product.kernel, GemmConstants).stages < 2600 // 64 // 2
 
 
-# Parts of K.
-
-
 @pytest.mark.parametrize("split_k", [2, 3, 5, 7])
 def test_parts_of_k_need_not_be_equal(split_k: int) -> None:
     k = 64 * 6 + 9
@@ -148,9 +142,6 @@ def test_parts_of_k_are_added_in_their_order(split_k: int) -> None:
     a[:, 64:256:64] = torch.tensor([2.0**24, 1.0, -(2.0**24)])
     plan = hopper.plan(Problem.of(a, b, out_dtype=FLOAT32), H200, replace(SMALL, split_k=split_k))
     assert (emulator.run(plan, a, b) == 0).all()
-
-
-# Operands.
 
 
 @pytest.mark.parametrize(
@@ -191,9 +182,6 @@ def test_lines_of_several_segments_are_realigned(length: int, offset: int) -> No
     assert_right(replace(SMALL, swap_ab=True), matrix(5, 9), strided((9, length), (length, 1), offset))
 
 
-# Batches.
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -229,9 +217,6 @@ def test_rows_that_a_batch_became() -> None:
         a = strided((5, 7, 72), strides)
         for c in (SMALL, replace(SMALL, swap_ab=True)):
             assert_right(c, a, b)
-
-
-# Outputs.
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=str)
@@ -292,9 +277,6 @@ def test_outputs_with_batches_in_any_order_of_dimensions(gap: int) -> None:
         assert_right(SMALL, a, b, empty(shape, strides, BFLOAT16))
     # Lines that are aligned in each matrix, but not from one to the next.
     assert_right(SMALL, a, b, empty((2, 3, 40, 24), (3 * (960 + gap), 960 + gap, 24, 1), BFLOAT16))
-
-
-# Anything.
 
 
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 150), st.sampled_from([8, 64, 72, 128, 136]))

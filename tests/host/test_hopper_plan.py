@@ -6,20 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import launched
 import meta_tensors
 import pytest
 import torch
-from launched import (
-    Region,
-    addresses_of,
-    assert_apart,
-    assert_the_driver_takes,
-    constants_of,
-    entries,
-    is_swapped,
-    maps_of,
-    parameters_of,
-)
+from launched import Region, addresses_of, assert_apart, constants_of, entries, is_swapped, maps_of, parameters_of
 
 from tilesmith.core.device import KNOWN_GPUS, Device
 from tilesmith.core.epilogue import Epilogue
@@ -89,9 +80,6 @@ def reduction(plan: Plan) -> split_k_reduce.Parameters:
 def planned(problem: Problem, configuration: hopper.Configuration, device: Device = H200) -> Plan:
     assert hopper.unsuited(problem, device, configuration) is None
     return hopper.plan(problem, device, configuration)
-
-
-# What the family takes.
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 1), (10, 0), (12, 0)])
@@ -181,9 +169,6 @@ def test_operands_that_repeat_their_rows_or_columns_are_rejected(strides: tuple[
         assert hopper.rejects(problem, H200) is None
 
 
-# What is chosen.
-
-
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_every_problem_has_a_candidate(device: Device) -> None:
     sizes = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 128, 300)
@@ -224,7 +209,7 @@ def test_every_candidate_is_a_legal_launch(device: Device) -> None:
             others = [launch for launch in plan.launches if launch is not product]
             assert all(launch.cluster == 1 and not launch.multiplies for launch in others)
             for each in maps_of(product):
-                assert_the_driver_takes(each)
+                launched.assert_the_driver_takes(each)
             a_map, b_map = maps_of(product)[:2]
             assert a_map.dtype == b_map.dtype == problem.a.dtype
             assert a_map.box[:2] == ((64, 64) if c.a_mn_major else (64, c.tile_m))
@@ -453,9 +438,6 @@ def test_sizes_do_not_make_another_kernel_but_where_no_block_has_a_second_tile()
     assert {constants_of(kernel, gemm.GemmConstants).store_waits for kernel in many} == {True}
 
 
-# What the kernels are told.
-
-
 def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:
     problem = Problem.of(meta(300, 1000), meta(1000, 500), out=meta(300, 510)[:, :500])
     plan = planned(problem, hopper.Configuration(128, 96, cluster=2))
@@ -602,9 +584,6 @@ def test_the_realignment_is_told_where_lines_lie_and_where_they_go() -> None:
     assert (a_map.offset, a_map.sizes, a_map.strides) == (0, (70, 300, 1, 2), (144, 32, 300 * 144))
     assert (b_map.offset, b_map.sizes, b_map.strides) == (b_offset, (1501, 70, 3, 1), (3072, 70 * 3072, 32))
     assert plan.workspace_bytes == b_offset + 3 * 70 * 3072 + 255 & -256
-
-
-# The workspace.
 
 
 def written_by_realign(launch: KernelLaunch) -> list[Region]:

@@ -7,20 +7,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+import machine_code
 import pytest
 import torch
 from launched import constants_of
-from machine_code import (
-    assert_does_not_compile,
-    assert_nothing_spills,
-    complaints,
-    disassembled,
-    instructions_in,
-    instructions_of_each,
-    overwritten_operands,
-    products_of_registers,
-    total,
-)
+from machine_code import assert_does_not_compile, assert_nothing_spills, complaints, instructions_of_each, total
 from meta_tensors import laid_out, meta
 
 from tilesmith.core.device import KNOWN_GPUS
@@ -190,9 +181,6 @@ def assert_is_what_the_plan_asks_for(case: Case, found: Counter[str]) -> None:
     assert total(found, r"LDG\..*") == 0  # operands come by TMA alone
 
 
-# The kernels around the product.
-
-
 def around(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> Plan:
     problem = Problem.of(a, b, out=out, out_dtype=None if out is None else out.dtype)
     return hopper.plan(problem, H200, hopper.Configuration(64, 64, split_k=2))
@@ -240,7 +228,9 @@ def test_copies_and_reductions_do_not_spill_and_move_vectors(plan: Plan) -> None
 def test_kernels_that_are_read_together_are_read_like_each_alone() -> None:
     kernels = [launch.kernel for launch in AROUND["two copies"].launches if not launch.multiplies]
     assert len(kernels) == 2
-    assert instructions_of_each(kernels) == [instructions_in(disassembled(kernel)) for kernel in kernels]
+    assert instructions_of_each(kernels) == [
+        machine_code.instructions_in(machine_code.disassembled(kernel)) for kernel in kernels
+    ]
 
 
 def test_products_that_wait_for_each_other_show_in_the_log() -> None:
@@ -310,8 +300,8 @@ def test_registers_that_are_written_while_products_may_read_them_are_found(
     during: str, after: str, left: str, found: list[str]
 ) -> None:
     text = LOOP.format(during=during, after=after, left=left)
-    assert overwritten_operands(text) == found
-    assert products_of_registers(text) == 1
+    assert machine_code.overwritten_operands(text) == found
+    assert machine_code.products_of_registers(text) == 1
 
 
 def test_registers_that_are_written_around_a_loop_before_the_wait_are_found() -> None:
@@ -326,11 +316,11 @@ def test_registers_that_are_written_around_a_loop_before_the_wait_are_found() ->
 .L_x_2:
         /*0050*/                   EXIT ;
 """
-    assert overwritten_operands(text.replace("{a}", "4")) == ["LDS.128 R4, [R0]"]
-    assert overwritten_operands(text.replace("{a}", "8")) == []
+    assert machine_code.overwritten_operands(text.replace("{a}", "4")) == ["LDS.128 R4, [R0]"]
+    assert machine_code.overwritten_operands(text.replace("{a}", "8")) == []
     of_descriptors = text.replace("R{a}, gdesc[UR8]", "gdesc[UR8]")
-    assert overwritten_operands(of_descriptors) == []
-    assert products_of_registers(of_descriptors) == 0
+    assert machine_code.overwritten_operands(of_descriptors) == []
+    assert machine_code.products_of_registers(of_descriptors) == 0
 
 
 @pytest.mark.parametrize(("left", "found"), [("0x1", ["MOV R8, R2"]), ("0x0", [])])
@@ -345,7 +335,7 @@ def test_products_are_waited_for_by_groups(left: str, found: list[str]) -> None:
         /*0050*/                   MOV R8, R2 ;
         /*0060*/                   EXIT ;
 """
-    assert overwritten_operands(text) == found
+    assert machine_code.overwritten_operands(text) == found
 
 
 @pytest.mark.parametrize(

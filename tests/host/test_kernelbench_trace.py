@@ -505,9 +505,6 @@ def test_the_user_sees_the_line_of_an_error_in_forward() -> None:
         trace(problem("A @ B", A=(5, 7), B=(5, 7)))
 
 
-# Expressions by themselves.
-
-
 def matrix(name: str, index: int, *shape: int, dtype: torch.dtype = torch.float32) -> Input:
     return Input(name, index, shape, dtype, torch.empty(shape, device="meta").stride())
 

@@ -118,9 +118,6 @@ def test_plans_are_for_the_operands_of_the_problem(texts: dict[str, str]) -> Non
         assert (names["_CAPABILITY"], names["_MULTIPROCESSORS"]) == ((9, 0), 132)
 
 
-# What it computes.
-
-
 class Memory:
     """The functions of the extension, on the CPU."""
 

@@ -36,9 +36,6 @@ def product_of(plan: Plan) -> gemm.TermConstants:
     return constants_of(plan.product.kernel, gemm.TermConstants)
 
 
-# Plans.
-
-
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("swap", [False, True])
 def test_a_16_bit_operand_has_one_term_unless_values_need_the_full_range(types: Types, swap: bool) -> None:
@@ -204,9 +201,6 @@ def test_autocast_has_its_own_way() -> None:
     a, b = torch.randn(5, 8), torch.randn(8, 4).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert tilesmith.matmul(a, b, accuracy="fp32").dtype == torch.bfloat16
-
-
-# What is refused.
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)

@@ -4,19 +4,12 @@ import itertools
 import math
 from dataclasses import replace
 
+import launched
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from launched import (
-    addresses_of,
-    assert_the_driver_takes,
-    constants_of,
-    entries,
-    maps_of,
-    parameters_of,
-    places_of,
-)
+from launched import addresses_of, constants_of, entries, maps_of, parameters_of, places_of
 from meta_tensors import meta, strided
 from strategies import batches, strides_for
 
@@ -84,9 +77,6 @@ def tile_area(plan: Plan) -> int:
     return plan.tiling.rows * plan.tiling.columns
 
 
-# Legal launches.
-
-
 def assert_legal_launch(plan: Plan, launch: KernelLaunch) -> None:
     kernel = launch.kernel
     assert all(1 <= size <= most for size, most in zip(launch.grid, LOWEST_LIMIT_OF_A_GRID, strict=True))
@@ -125,7 +115,7 @@ def assert_addresses_fit(plan: Plan, launch: KernelLaunch) -> None:
         else:
             assert address.offset == 0
     for tensor_map in maps_of(launch):
-        assert_the_driver_takes(tensor_map)
+        launched.assert_the_driver_takes(tensor_map)
         if tensor_map.buffer == "workspace":
             assert tensor_map.offset + bytes_reached(tensor_map) <= plan.workspace_bytes
         else:
@@ -267,9 +257,6 @@ def test_any_product_of_16_bit_floats_has_a_legal_plan_on_hopper(problem: Proble
     assert plan.name.partition(" ")[0] == ("simt" if repeats or len(problem.batch) > 3 else "hopper")
 
 
-# What is chosen.
-
-
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
 @pytest.mark.parametrize("gpu", KNOWN_GPUS)
 def test_the_cheapest_candidate_wins_and_each_of_the_others_has_a_reason(gpu: str, dtype: torch.dtype) -> None:
@@ -362,9 +349,6 @@ def test_sizes_do_not_make_another_kernel_while_the_tile_and_the_alignment_stay(
     )
 
 
-# Devices.
-
-
 @pytest.mark.parametrize(
     ("capability", "arch"),
     [
@@ -425,9 +409,6 @@ def test_every_tile_divides_evenly_among_whole_warps(size: int) -> None:
         assert tile.n % (8 * tile.thread_n) == 0
         assert tile.thread_m % group == tile.thread_n % group == 0
         assert tile.m * tile.k % tile.threads == tile.n * tile.k % tile.threads == 0
-
-
-# How operands are read.
 
 
 def float32(shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> torch.Tensor:
@@ -574,9 +555,6 @@ def test_no_vector_straddles_an_edge_or_an_alignment(matrix: torch.Tensor, tile_
     assert_vectors_fit(matrix, 2 if operands(plan)[0] == "a" else 1, simt_constants(plan).out_vector)
 
 
-# Large tensors.
-
-
 @pytest.mark.parametrize(
     ("a", "b", "is_wide"),
     [
@@ -624,9 +602,6 @@ def test_wide_strides_can_be_planned_for_every_type(gpu: str, dtype: torch.dtype
 def test_an_outs_stride_needs_no_wide_index() -> None:
     out = meta(64, 2**24)[:, :64]
     assert constants(meta(64, 64), meta(64, 64), out).Index == "int"
-
-
-# The launch.
 
 
 def test_a_batch_beyond_the_grids_limit_spreads_over_two_dimensions() -> None:

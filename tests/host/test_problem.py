@@ -104,9 +104,6 @@ def test_a_batch_stays_one_where_out_has_gaps() -> None:
     assert strides(problem.out) == (7, 1, (28,))
 
 
-# Other facts.
-
-
 @pytest.mark.parametrize(("offset", "alignment"), [(0, 16), (1, 4), (2, 8), (3, 4), (4, 16), (6, 8)])
 def test_alignment_is_that_of_the_first_elements_address(offset: int, alignment: int) -> None:
     storage = torch.zeros(64)
@@ -133,11 +130,8 @@ def test_every_result_type_is_carried_by_out_alone() -> None:
 def test_sizes_in_total() -> None:
     problem = Problem.of(meta(4, 1, 3, 5), meta(1, 2, 5, 7))
     assert (problem.batches, problem.flops, problem.is_empty) == (8, 2 * 3 * 5 * 7 * 8, False)
-    assert [Problem.of(meta(m, k), meta(k, n)).is_empty for m, n, k in [(0, 1, 1), (1, 0, 1), (1, 1, 0)]] == [
-        True,
-        True,
-        False,
-    ]
+    empty = [Problem.of(meta(m, k), meta(k, n)).is_empty for m, n, k in [(0, 1, 1), (1, 0, 1), (1, 1, 0)]]
+    assert empty == [True, True, False]
     assert Problem.of(meta(0, 2, 2), meta(0, 2, 2)).is_empty
 
 
@@ -204,9 +198,6 @@ def test_calls_have_one_key_if_a_plan_cannot_tell_them_apart() -> None:
 @property_test
 def test_contiguous_strides_are_torchs(shape: list[int]) -> None:
     assert contiguous_strides(shape) == torch.empty(shape, device="meta").stride()
-
-
-# Any shapes and strides.
 
 
 @st.composite

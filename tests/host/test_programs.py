@@ -16,7 +16,8 @@ pytestmark = pytest.mark.usefixtures("emulator_cache")
 
 @pytest.fixture(autouse=True)
 def ends_in_our_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever PyTorch makes of a program. An override leaves nothing to torch."""
+    """Whatever PyTorch makes of a program. An override leaves nothing to torch but products in place, and those in
+    float64 that others are held against."""
     launched = []
     function = launch.function
 
@@ -28,7 +29,8 @@ def ends_in_our_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     assert launched
     left = [each for each in tilesmith.stats().entries if each.where == "torch"]
-    assert {each.dtype for each in left} <= {torch.float64}, tilesmith.stats()  # that of references
+    reasons = {each.reason for each in left if each.dtype != torch.float64}
+    assert reasons <= {"an out in the memory of an operand"}, tilesmith.stats()
 
 
 @pytest.fixture(params=["matmul", "override"])

@@ -39,9 +39,6 @@ NO_ROWS = 1 << 23
 NO_EXPONENT = -(1 << 20)
 
 
-# Tensor cores.
-
-
 def short_sums(a_terms: list[Array], b_terms: list[Array], depth: int, with_least_product: bool) -> Array:
     """For every `depth` of K the sum of all products of terms that count, as TermProducts orders them."""
     terms, dtype = len(a_terms), "float16" if a_terms[0].dtype == np.float16 else "bfloat16"
@@ -60,9 +57,6 @@ def short_sums(a_terms: list[Array], b_terms: list[Array], depth: int, with_leas
             ks = slice(k, k + WGMMA_K)
             total = tensor_core_step(total, a_parts[a_term][:, :, ks], b_parts[b_term][:, ks, :], dtype)
     return total.astype(np.float32)
-
-
-# The split.
 
 
 @dataclass(frozen=True)
@@ -230,9 +224,6 @@ def wide_planes(x: Array, undoes: Array) -> tuple[list[Array], Array]:
     return terms, kinds
 
 
-# Products.
-
-
 @dataclass(frozen=True)
 class Product:
     values: Array
@@ -320,9 +311,6 @@ def other_layout(x: torch.Tensor) -> torch.Tensor:
     return x.T.contiguous().T
 
 
-# The model itself.
-
-
 def one_step(sum_: float, *products: tuple[float, float]) -> float:
     a, b = np.zeros((1, WGMMA_K)), np.zeros((WGMMA_K, 1))
     for k, (x, y) in enumerate(products):
@@ -354,9 +342,6 @@ def test_a_sum_of_planes_is_what_a_split_keeps() -> None:
     whole = np.ldexp(sum(p.astype(np.float64) for p in wide), parts.full_range_exponents[:, None])
     np.testing.assert_array_equal(whole[:, :100], x)
     np.testing.assert_array_equal(kinds[:, :100], np.sign(x))
-
-
-# The promise.
 
 
 # Other kernels do shorter sums. At 300, K chunks of whole steps do not come out even.
@@ -399,9 +384,6 @@ def test_integers_stay_exact(most_of_a: int, most_of_b: int, depth: int) -> None
     np.testing.assert_array_equal(ours.values, (a.double() @ b.double()).numpy())
 
 
-# The verdict.
-
-
 @cache
 def verdict_on(name: str, depth: int) -> Verdict:
     a, b = operands(name, 24, depth, 20)
@@ -432,9 +414,6 @@ def test_sums_are_not_too_small_as_a_whole(name: str, most: float, depth: int) -
     exact = a.double().numpy() @ b.double().numpy()
     values = product(a, b).values.astype(np.float64)
     assert abs(((values - exact) * exact).sum() / np.square(exact).sum()) < most
-
-
-# Adversaries.
 
 
 def matrix_of(values: list[list[float]]) -> torch.Tensor:

@@ -34,9 +34,6 @@ def constants(kernel: Kernel) -> skinny.Constants:
     return constants_of(kernel, skinny.Constants)
 
 
-# How a product is divided.
-
-
 @pytest.mark.parametrize("m", [1, 8, 9, 16])
 @pytest.mark.parametrize(("k", "n"), itertools.product((1, 17, 1000, 8192, 65536), (1, 80, 1024, 8192, 50000)))
 def test_blocks_cover_the_product_once(m: int, k: int, n: int) -> None:
@@ -67,9 +64,6 @@ def test_a_long_sum_of_few_columns_is_cut_into_parts() -> None:
     plan = planned(1, 65536, 80)
     assert [stage.kernel.entry for stage in plan.launches] == ["skinny", "split_k_reduce"]
     assert plan.split_k > 1
-
-
-# What ptxas makes of it.
 
 
 SHAPES = [(1, 8192, 8192), (5, 64, 64), (8, 65536, 80), (16, 8192, 8192), (12, 1024, 1024), (9, 40, 64)]

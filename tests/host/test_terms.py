@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 import torch
 from launched import Region, addresses_of, assert_apart, constants_of, entries, is_swapped, parameters_of
-from machine_code import (
-    disassembled,
-    instructions_in,
-    instructions_of_each,
-    overwritten_operands,
-    products_of_registers,
-    total,
-)
+from machine_code import instructions_in, instructions_of_each, total
 from meta_tensors import laid_out, meta, strided
 
 from tilesmith.bench import suites
@@ -112,9 +105,6 @@ def rs_plans(device: Device = H200) -> Iterator[Plan]:
     return filter(is_rs, every_plan(device))
 
 
-# What the kernels are told.
-
-
 def split_constants(launch: KernelLaunch) -> fp32_split.Constants:
     return constants_of(launch.kernel, fp32_split.Constants)
 
@@ -148,9 +138,6 @@ def offset_of(pointer: Address | None) -> int:
 def map_of(slot: TensorMap | None) -> TensorMap:
     assert slot is not None
     return slot
-
-
-# The plans.
 
 
 @pytest.mark.parametrize(("accuracy", "ordinary", "full_range"), [("fp32", 2, 3), ("tf32", 1, 2)])
@@ -236,9 +223,6 @@ def test_every_plan_is_a_legal_launch(device: Device) -> None:
             registers = 128 * (c.producer_registers + consumers * c.consumer_registers)
             assert registers <= device.registers_per_sm
     assert seen == {False, True}
-
-
-# The workspace.
 
 
 def term_regions(launch: KernelLaunch) -> list[Region]:
@@ -438,9 +422,6 @@ def test_rs_is_offered_where_the_other_operand_has_few_columns_alone() -> None:
         assert c.tile_n <= 128
 
 
-# What ptxas makes of it.
-
-
 def assert_nothing_spills(*launches: KernelLaunch) -> list[Counter[str]]:
     """And ptxas has no complaints. The instructions of the kernels."""
     read = instructions_of_each([launch.kernel for launch in launches])
@@ -600,12 +581,12 @@ def test_rs_products_do_not_spill_and_have_a_in_registers(case: Case) -> None:
     assert launch.kernel.entry == "gemm_fp32_rs"
     assert launch.cluster == case.cluster
     assert product_constants(launch).a_mn_major == (case.layout[0] == "t")
-    text = disassembled(launch.kernel)
+    text = machine_code.disassembled(launch.kernel)
     found = instructions_in(text)
     assert_runs_as_it_should(launch, found)
     assert_uses_the_tensor_cores(launch, found, full_range=case.full_range)
-    assert products_of_registers(text) == total(found, r"HGMMA.*")
-    assert overwritten_operands(text) == []
+    assert machine_code.products_of_registers(text) == total(found, r"HGMMA.*")
+    assert machine_code.overwritten_operands(text) == []
     # All products of a part, or of a whole step, are under way together.
     assert 3 * total(found, r"WARPGROUP\.DEPBAR.*") <= total(found, r"HGMMA.*")
 
@@ -656,9 +637,6 @@ def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy) -> 
         c = split_constants(launch)
         assert (c.a.k_chunks > 1, c.b.k_chunks > 1, c.batch_dims) == (True, True, 2)
     assert_nothing_spills(*splits)
-
-
-# What is chosen.
 
 
 @pytest.mark.parametrize("product", suites.load("seeds"), ids=str)

@@ -218,9 +218,6 @@ def test_packed_terms_are_those_of_a_split(
         torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
-# Zeros.
-
-
 def zeroed(a: torch.Tensor, b: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Nothing else is so small that it would need full-range terms, whose products skip nothing."""
     for x in (a, b):
