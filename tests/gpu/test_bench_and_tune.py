@@ -37,8 +37,7 @@ def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None
             assert each.norm is not None
             assert each.norm < (1e-5 if each.precision == "fp32" else 1e-2)
             assert (each.graph_ms is None) == (name == AGAIN or entry.ours.median > 0.05)
-        assert entry.state is not None
-        assert entry.state.sm_mhz[1] > 100
+        assert entry.state is not None and entry.state.sm_mhz[1] > 100
         assert entry.roofline_share is None or 0 < entry.roofline_share < 1
 
 
@@ -51,8 +50,7 @@ def test_triton_is_an_opponent(tmp_path: Path) -> None:
     results = bench(tmp_path, "--shape", "256x384x200", "--shape", "64x96x72:nt:2", "--against", "triton")
     for entry in results.entries:
         norm = entry.competitors["triton"].norm
-        assert norm is not None
-        assert norm < 1e-5
+        assert norm is not None and norm < 1e-5
 
 
 def test_calls_are_timed_by_the_wall_clock(tmp_path: Path) -> None:
@@ -62,10 +60,8 @@ def test_calls_are_timed_by_the_wall_clock(tmp_path: Path) -> None:
         assert entry.clock == "wall"
         assert list(entry.competitors) == [OURS, "torch"]
         for each in entry.competitors.values():
-            assert each.norm is not None
-            assert each.norm < 1e-2
-            assert each.host_ms is not None
-            assert 0 < each.host_ms < 10
+            assert each.norm is not None and each.norm < 1e-2
+            assert each.host_ms is not None and 0 < each.host_ms < 10
 
 
 @pytest.mark.parametrize(("suite", "count"), [("pack", 6), ("epilogue", 8)])

@@ -88,8 +88,7 @@ def test_a_kernel_that_is_right_has_a_speed(judge: Judge, tmp_path: Path) -> Non
     assert verdict.precision == "fp32"
     assert verdict.finding(POSSIBLE).passed
     assert verdict.finding(sanitizer.NAME).passed is (None if sanitizer.find() is None else True)
-    assert verdict.speed is not None
-    assert list(verdict.speed.torch) == ["fp32"]
+    assert verdict.speed is not None and list(verdict.speed.torch) == ["fp32"]
     assert 0 < verdict.speed.candidate.lower <= verdict.speed.candidate.median <= verdict.speed.candidate.upper
     assert verdict.speed.roofline_percent is None or 0 < verdict.speed.roofline_percent < 100
 
@@ -116,8 +115,7 @@ def test_our_own_module_passes_and_is_faster(large_judge: Judge, tmp_path: Path)
     verdict = judged(large_judge, tmp_path, written(problem, recognize(problem), installed(0), "fp32"))
     assert failed(verdict) == []
     assert verdict.precision == "fp32"
-    assert verdict.speed is not None
-    assert verdict.speed.torch["fp32"].median / verdict.speed.candidate.median > 2
+    assert verdict.speed is not None and verdict.speed.torch["fp32"].median / verdict.speed.candidate.median > 2
 
 
 def test_sums_that_begin_with_what_shared_memory_has(judge: Judge, tmp_path: Path) -> None:
@@ -128,8 +126,7 @@ def test_official(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "candidate.py").write_text(plain("library"))
     verdict = judge(tmp_path / "candidate.py", mode="official")
     assert verdict.right
-    assert verdict.speed is not None
-    assert 0.3 < verdict.speed.torch["fp32"].mean / verdict.speed.candidate.mean < 3
+    assert verdict.speed is not None and 0.3 < verdict.speed.torch["fp32"].mean / verdict.speed.candidate.mean < 3
 
 
 def test_an_illegal_address_is_a_verdict(judge: Judge, tmp_path: Path) -> None:

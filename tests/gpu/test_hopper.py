@@ -62,9 +62,8 @@ def planned(
 def assert_exact_as_chosen(a: Guarded, b: Guarded, out: Guarded | None = None, dtype: torch.dtype = BFLOAT16) -> Plan:
     """So does the plan that the planner chooses, which is one of this family."""
     expected = exact(a.tensor, b.tensor, dtype)
-    plan = choose(
-        Problem.of(a.tensor, b.tensor, out=None if out is None else out.tensor, out_dtype=dtype), installed(0)
-    )
+    problem = Problem.of(a.tensor, b.tensor, out=None if out is None else out.tensor, out_dtype=dtype)
+    plan = choose(problem, installed(0))
     assert plan.name.startswith("hopper ")
     for _ in range(2):
         if out is None:
@@ -188,13 +187,6 @@ def test_the_transposed_product_is_exact(c: hopper.Configuration, rows: int, lay
         assert_exact(planned(c, a, b, out), a, b, out)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 8, 9, 16, 33, 64, 100, 128])
-def test_few_rows(rows: int) -> None:
-    for layout in "nt":
-        plan = assert_exact_as_chosen(matrix(rows, 2048), matrix(2048, 1032, layout))
-        assert "realign" not in entries(plan)
-
-
 def test_a_long_k() -> None:
     plan = assert_exact_as_chosen(matrix(128, 65536 + 8), matrix(65536 + 8, 136), dtype=FLOAT32)
     assert plan.split_k > 1
@@ -213,12 +205,6 @@ def test_single_rows_and_columns(m: int, n: int) -> None:
         assert_exact_as_chosen(matrix(m, k, layout[0]), matrix(k, n, layout[1]))
     out = Guarded.empty((m, n), (n + 3, 1), BFLOAT16, 1)
     assert_exact_as_chosen(matrix(m, 70), matrix(70, n), out)
-
-
-@pytest.mark.parametrize("k", [1, 70, 1000])
-def test_vectors(k: int) -> None:
-    for a, b in [(ints(k), ints(k)), (ints(k), matrix(k, 40)), (matrix(40, k), ints(k)), (ints(k), ints(3, k, 40))]:
-        assert_exact_as_chosen(a, b)
 
 
 ODD_STRIDES = [
@@ -272,15 +258,6 @@ def test_batches_and_broadcasting(a: tuple[int, ...], b: tuple[int, ...]) -> Non
     assert_exact_as_chosen(x, y, Guarded.empty(shape, contiguous_strides(shape), BFLOAT16))
 
 
-def test_batches_with_gaps_and_transposes() -> None:
-    for gap in (0, 8, 3):
-        a = placed((2, 3, 40, 136), (3 * (40 * 136 + gap), 40 * 136 + gap, 136, 1), BFLOAT16)
-        b = placed((3, 136, 24), (24 * 136 + gap, 1, 136), BFLOAT16)
-        assert_exact_as_chosen(a, b)
-        out = Guarded.empty((2, 3, 40, 24), (40, 80, 1, 240 + gap), BFLOAT16)
-        assert_exact_as_chosen(a, b, out)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(512, 512, 512), (5, 4096, 4096), (1000, 999, 1001), (64, 20000, 64)], ids=str
@@ -323,10 +300,8 @@ def test_a_row_does_not_depend_on_the_other_rows(k: int, n: int, out_dtype: torc
 
 
 def test_the_tile_does_not_change_the_result() -> None:
-    a, b = (
-        torch.randn(200, 520, device="cuda").to(FLOAT16),
-        torch.randn(520, 264, device="cuda").to(FLOAT16).T.contiguous().T,
-    )
+    a = torch.randn(200, 520, device="cuda").to(FLOAT16)
+    b = torch.randn(264, 520, device="cuda").to(FLOAT16).T
     problem = Problem.of(a, b, out_dtype=FLOAT32)
     results = []
     for tile, cluster, swap_ab in [
@@ -390,8 +365,6 @@ def test_products_that_feed_each_other_wait_for_each_other() -> None:
             result = tilesmith.matmul(x, result)
         assert_same(result, y.roll(20, 0))
 
-
-# Every kind, and anything.
 
 Configuration = hopper.Configuration
 KINDS = {

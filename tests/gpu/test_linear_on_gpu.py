@@ -224,8 +224,7 @@ def test_compiled_layers_are_the_layers(mode: str) -> None:
     for _ in range(3):  # the third replays the graph of reduce-overhead
         torch.compiler.cudagraph_mark_step_begin()
         found = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
     model.eval()
     with torch.no_grad():
         for _ in range(3):
@@ -265,8 +264,7 @@ def is_hopper() -> bool:
 def test_a_layer_packs_its_weight_once_and_anew_when_it_has_changed(layer: tilesmith.nn.Linear) -> None:
     check_layer(layer)
     first = layer._packed
-    assert first is not None
-    assert (first.terms is not None) == is_hopper()
+    assert first is not None and (first.terms is not None) == is_hopper()
     check_layer(layer, 64)
     assert layer._packed is first
 
@@ -345,9 +343,8 @@ def test_another_stream_reads_the_planes_when_they_are_there(layer: tilesmith.nn
 )
 def test_residuals_that_are_read_by_lines(configuration: hopper.Configuration, columns: int) -> None:
     """Several tiles for every block: a residual is read while the results before it are still stored."""
-    x, weight, residual = (
-        normal(*shape, dtype=torch.bfloat16) for shape in ((3999, 200), (columns, 200), (3999, columns))
-    )
+    shapes = ((3999, 200), (columns, 200), (3999, columns))
+    x, weight, residual = (normal(*shape, dtype=torch.bfloat16) for shape in shapes)
     epilogue = Epilogue(residual=residual)
     plan = hopper.plan(Problem.of(x, weight.T, epilogue=epilogue), device.installed(0), configuration)
     c = constants_of(plan.product.kernel, gemm.GemmConstants)

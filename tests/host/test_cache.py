@@ -79,9 +79,6 @@ def test_the_directory_is_the_users_alone(own_cache: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in own_cache.iterdir()] == [0]
 
 
-# What an entry is addressed by.
-
-
 def test_the_key_changes_with_all_that_a_cubin_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source, the architecture, the options and NVRTC's version."""
     sources, architectures = (SOURCE, SOURCE + " ", ""), ("sm_90a", "sm_90", "sm_75")
@@ -214,8 +211,6 @@ def test_clear_removes_entries_and_leftovers_and_nothing_else(own_cache: Path) -
     assert cache.cubin(SOURCE, ARCH, Compiler(b"again")) == b"again"
 
 
-# Many processes at once.
-
 PROCESSES = 16
 SHARED_SOURCES = [SOURCE, SOURCE + "// another"]
 
@@ -247,9 +242,8 @@ def test_sixteen_processes_that_start_at_once_all_get_whole_cubins(own_cache: Pa
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "pytest"])  # the slow imports, once for all
     barrier = context.Barrier(PROCESSES)
-    processes = [
-        context.Process(target=start_at_once, args=(i, barrier, str(log), str(results))) for i in range(PROCESSES)
-    ]
+    shared = barrier, str(log), str(results)
+    processes = [context.Process(target=start_at_once, args=(i, *shared)) for i in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
@@ -257,7 +251,6 @@ def test_sixteen_processes_that_start_at_once_all_get_whole_cubins(own_cache: Pa
     assert [process.exitcode for process in processes] == [0] * PROCESSES
     assert [(results / str(i)).read_text() for i in range(PROCESSES)] == ["True True"] * PROCESSES
     assert len(set(log.read_text().split())) > 1, "they did not race"
-    assert sorted(path.name for path in own_cache.iterdir()) == sorted(
-        cache.key(source, ARCH) + ".cubin" for source in SHARED_SOURCES
-    )
+    expected = {cache.key(source, ARCH) + ".cubin" for source in SHARED_SOURCES}
+    assert {path.name for path in own_cache.iterdir()} == expected
     assert all(cache.cubin(source, ARCH, never) == body(source) for source in SHARED_SOURCES)

@@ -176,9 +176,7 @@ def test_modules_are_written_for_problems_that_have_none(monkeypatch: pytest.Mon
         (["--all", "FOLDER"], "has no problem files"),
     ],
 )
-def test_wrong_usage_of_all(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_wrong_usage(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, {})
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.py").write_text("")

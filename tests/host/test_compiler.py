@@ -112,8 +112,6 @@ def test_missing_bindings_and_a_missing_library_say_what_to_install(
         assert 'pip install "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc>=13,<14"' in str(info.value)
 
 
-# Every kernel on every architecture.
-
 ALIGNED = "aligned, by rows"  # a's vectors run along K, b's across it
 ODD = "odd, transposed"  # single elements, a's across K, b's along it
 
@@ -186,13 +184,8 @@ def test_no_kernel_spills_with_wide_indices_and_batches(arch: str, dtype: torch.
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
 def test_every_type_and_result_type_compiles(arch: str) -> None:
     for dtype, out_dtype in [
-        (torch.float16, torch.float16),
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.int8, torch.int32),
-        (torch.uint8, torch.uint8),
-        (torch.int16, torch.int16),
-        (torch.int32, torch.int32),
+        *((x, x) for x in (torch.float16, torch.uint8, torch.int16, torch.int32)),
+        *((torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.int8, torch.int32)),
     ]:
         a = torch.empty(64, 64, dtype=dtype, device="meta")
         *_, smallest = plans_for(Problem.of(a, a, out_dtype=out_dtype), named("h200"))

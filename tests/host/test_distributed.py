@@ -19,16 +19,16 @@ ENVIRONMENT = os.environ | {
 }
 
 
+def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def test_four_processes_agree_with_one() -> None:
     """In every case: the program says what went wrong in each, or that it was not reached."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/support/distributed_cases.py"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run(ROOT / "tests/support/distributed_cases.py")
     print(done.stderr)
     outcomes: dict[str, str] = json.loads(done.stdout)
     assert len(outcomes) > 20
@@ -37,15 +37,8 @@ def test_four_processes_agree_with_one() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_example_runs_under_torchrun(processes: int) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    done = subprocess.run(
-        [*command, ROOT / "examples/tensor_parallel.py", "--device=cpu", "--width=64", "--rows=32"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = run(*command, ROOT / "examples/tensor_parallel.py", "--device=cpu", "--width=64", "--rows=32")
     assert f"{processes} processes on cpu" in done.stdout
     errors = dict(re.findall(r"^(output|gradient of \S+) .* (\S+)$", done.stdout, re.MULTILINE))
     assert list(errors) == ["output", "gradient of x", "gradient of up.weight", "gradient of down.weight"]

@@ -182,8 +182,8 @@ a crash
 """
 
 
-def bugs() -> Iterator[tuple[str, Callable[[dict[str, str]], None], dict[str, str], str]]:
-    """Names, what runs each, the file as it is then, and messages."""
+def bugs() -> Iterator[tuple[str, tuple[Callable[[dict[str, str]], None], dict[str, str], str]]]:
+    """Names, and what runs each, the file as it is then, and the message."""
     runs = {
         run.__name__: run for run in (half, half_of_many_chunks, half_with_residual, split, raw, terms, simt, fp64_mma)
     }
@@ -191,10 +191,10 @@ def bugs() -> Iterator[tuple[str, Callable[[dict[str, str]], None], dict[str, st
     for name, where, old, new, message in zip(*(rows[i::5] for i in range(5)), strict=True):
         run, file = where.split()
         texts = (text[2:].replace("\\n", "\n") for text in (old, new))
-        yield name, runs[run], planted(file, *texts), message.strip()
+        yield name, (runs[run], planted(file, *texts), message.strip())
 
 
-BUGS = {name: bug for name, *bug in bugs()}
+BUGS = dict(bugs())
 
 
 @pytest.mark.parametrize("bug", BUGS)

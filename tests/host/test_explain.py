@@ -132,9 +132,7 @@ def assert_agrees(found: Explanation, plan: Plan) -> None:
 
 @pytest.mark.parametrize(("dtype", "accuracy"), KINDS, ids=["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("suite", SUITES)
-def test_every_product_of_the_suites_is_explained_for_every_known_gpu(
-    suite: str, dtype: str, accuracy: Accuracy
-) -> None:
+def test_every_product_of_a_suite_is_explained_for_every_known_gpu(suite: str, dtype: str, accuracy: Accuracy) -> None:
     for product in suites.load(suite):
         for gpu in KNOWN_GPUS.values():
             plan = planned(product, dtype, accuracy, gpu)
@@ -176,11 +174,8 @@ def test_planes_are_explained() -> None:
     assert [part.name for part in found.estimate.parts] == ["preparation", "product", "idle launches"]
     assert not found.promises.independent_of_other_rows
     assert "No larger than that of torch's float32 product" in one_line(str(found))
-
-
-def test_short_sums_keep_the_least_product() -> None:
-    plan = hopper.plan(Problem.of(meta(4096, 256), meta(256, 4096)), H200, hopper.Configuration(128, 128))
-    assert explanation_of(plan).launches[1].words.term_products == 4
+    short = hopper.plan(Problem.of(meta(4096, 256), meta(256, 4096)), H200, hopper.Configuration(128, 128))
+    assert explanation_of(short).launches[1].words.term_products == 4  # the least one too
 
 
 def test_an_operand_that_the_product_splits_itself_is_explained() -> None:
@@ -287,9 +282,7 @@ def test_what_is_promised(gpu: str, dtype: torch.dtype, accuracy: str, independe
         ("h200", "fp32", 32, "As small as float32 can have it: one rounding."),
     ],
 )
-def test_the_error_of_float32_is_that_of_the_kernel_and_the_accuracy(
-    gpu: str, accuracy: str, k: int, error: str
-) -> None:
+def test_the_error_of_float32_is_that_of_kernel_and_accuracy(gpu: str, accuracy: str, k: int, error: str) -> None:
     assert explained(meta(4096, k), meta(k, 4096), gpu, accuracy).promises.error.startswith(error)
 
 
@@ -369,8 +362,7 @@ def test_parts_of_a_cost_sum_to_its_cycles() -> None:
 )
 def test_peaks_are_those_of_the_data_sheets(name: str, tflops: float) -> None:
     rate = tensor_rate(KNOWN_GPUS[name].capability, "fp16")
-    assert rate is not None
-    assert Peak.known(name).flops_per_second(rate) == pytest.approx(tflops * 1e12, rel=0.005)
+    assert rate is not None and Peak.known(name).flops_per_second(rate) == pytest.approx(tflops * 1e12, rel=0.005)
 
 
 def run(*arguments: str) -> Result:
@@ -401,8 +393,7 @@ def test_the_command_prints_json_with_all_alternatives() -> None:
 def test_the_example_in_the_documentation_is_what_the_command_prints() -> None:
     documentation = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
     found = re.search(r"`tilesmith explain (.*)` prints\n\n```\n(.*?)```\n", documentation, re.DOTALL)
-    assert found is not None
-    assert run(*found[1].split()).stdout == found[2]
+    assert found is not None and run(*found[1].split()).stdout == found[2]
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,7 @@ def test_what_it_rejects(a: tuple[int, ...], b: tuple[int, ...], word: str) -> N
 
 @pytest.mark.parametrize(("lines", "k"), [(2048, 1048576), (5, 100)])
 @pytest.mark.parametrize(("aligned", "vector_stride"), [(True, 1), (False, 1), (True, 2)])
-def test_the_machine_code_reads_vectors_and_does_not_spill(
-    lines: int, k: int, aligned: bool, vector_stride: int
-) -> None:
+def test_machine_code_reads_vectors_and_does_not_spill(lines: int, k: int, aligned: bool, vector_stride: int) -> None:
     stage = planned(lines, k, aligned=aligned, vector_stride=vector_stride).launches[0]
     assert_nothing_spills(stage)
     found = instructions(stage.kernel)

@@ -10,7 +10,7 @@ import launched
 import meta_tensors
 import pytest
 import torch
-from launched import Region, addresses_of, assert_apart, constants_of, entries, is_swapped, maps_of, parameters_of
+from launched import DEVICES, Region, addresses_of, constants_of, entries, is_swapped, maps_of, parameters_of
 
 from tilesmith.core.device import KNOWN_GPUS, Device
 from tilesmith.core.epilogue import Epilogue
@@ -27,14 +27,6 @@ from tilesmith.kernels.output import Store
 from tilesmith.planner import choose
 
 H200 = KNOWN_GPUS["h200"]
-DEVICES = {
-    "h200": H200,
-    "h100": KNOWN_GPUS["h100"],
-    "78 SMs": replace(H200, sm_count=78),
-    "7 SMs": replace(H200, sm_count=7),
-    "100 KB": replace(H200, shared_bytes_per_block=100 * 1000),
-    "78 SMs and 100 KB": replace(H200, sm_count=78, shared_bytes_per_block=100 * 1000),
-}
 MAX_THREADS_IN_X = 2**31 - 1
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -255,9 +247,6 @@ def test_unsuited_says_why() -> None:
         assert "192 rows" in reason and word in reason
     tiny = replace(H200, shared_bytes_per_block=48 * 1024)
     assert str(48 * 1024) in str(hopper.unsuited(rows, tiny, hopper.Configuration(128, 256)))
-
-
-# The shapes that decide how the work is cut.
 
 
 @pytest.mark.parametrize(
@@ -494,8 +483,7 @@ def test_partial_products_of_a_batch_are_one_batch_of_matrices() -> None:
     assert (c.batch_dims, c.out_batch_dims, c.Output) == (3, 1, "float")
     assert (p.schedule.split_k, p.schedule.batches, p.out_batch_stride) == (2, 24, (0, 0, 0))
     out_map = p.out
-    assert out_map is not None
-    assert (out_map.buffer, out_map.dtype) == ("workspace", torch.float32)
+    assert out_map is not None and (out_map.buffer, out_map.dtype) == ("workspace", torch.float32)
     assert (out_map.sizes, out_map.strides) == ((70, 64, 48), (72 * 4, 64 * 72 * 4))
     assert reduction(plan) == split_k_reduce.Parameters(
         partial=Address("workspace", out_map.offset),
@@ -624,7 +612,7 @@ def test_copies_and_partial_products_have_their_own_parts_of_the_workspace() -> 
                 at_once = kernel.threads // constants_of(kernel, split_k_reduce.Constants).turns
                 assert plan.launches[-1].grid[0] * at_once >= reduce.vectors
                 regions.append(read)
-            assert_apart(regions, plan.workspace_bytes)
+            launched.assert_apart(regions, plan.workspace_bytes)
             assert plan.workspace_bytes < max(region.end for region in regions) + 256
             seen.add((len(regions), tuple(entries(plan))))
     assert seen == {

@@ -114,9 +114,6 @@ def test_one_file_alone_calls_the_driver_and_one_calls_nvrtc(library: str, homes
     assert users == homes
 
 
-# In a process of its own.
-
-
 def observed(code: str) -> dict[str, list[str]]:
     """What happens to files, the environment and sys.modules while code runs after `import torch`."""
     script = f"""

@@ -220,9 +220,6 @@ def test_an_argument_of_another_kind_is_refused(value: str, kind: str) -> None:
         load(problem(MODEL + TAIL.replace("torch.rand(5, 7)", value)))
 
 
-# In a process of its own.
-
-
 def test_what_a_file_prints_does_not_spoil_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
     noise = "import atexit, os, sys, time\nprint('{}' * 1000)\nos.write(1, b'{}')\natexit.register(time.sleep, 1000)\n"
     text = MODEL.replace("return self", "print(x); sys.stdout.write('{}'); return self")

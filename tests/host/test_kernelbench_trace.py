@@ -516,9 +516,8 @@ def test_every_node_crosses_json() -> None:
     whole = Triangle(Added(Scaled(product, Scalar(2.5, "s", 2)), Multiplied(weight, a)), upper=False, diagonal=-2)
     assert from_rows(json.loads(json.dumps(to_rows(whole)))) == whole
     assert (whole.shape, whole.dtype) == ((2, 4, 4), torch.bfloat16)
-    assert to_rows(a) == [
-        {"node": "Input", "name": "A", "index": 0, "shape": [4, 4], "dtype": "bfloat16", "strides": [4, 1]}
-    ]
+    about = {"name": "A", "index": 0, "shape": [4, 4], "dtype": "bfloat16", "strides": [4, 1]}
+    assert to_rows(a) == [{"node": "Input", **about}]
 
 
 @pytest.mark.parametrize(

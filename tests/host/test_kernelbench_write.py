@@ -209,8 +209,7 @@ def test_products_and_their_gradients_are_those_of_torch(
     gradient = torch.randn(expected.shape)
     out.backward(gradient)
     expected.backward(gradient)
-    for x, y in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(x.grad, y.grad)
+    torch.testing.assert_close([x.grad for x in ours], [y.grad for y in theirs])
 
 
 def test_gradients_have_gradients(texts: dict[str, str]) -> None:
@@ -264,8 +263,7 @@ def test_factors_and_their_gradients_are_those_of_torch(texts: dict[str, str], n
         out = model(*arguments)
         out.pow(2).sum().backward()
         results.append([out.detach(), *(x.grad for x in arguments if isinstance(x, torch.Tensor))])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -279,8 +277,7 @@ def test_triangles_and_their_gradients_are_those_of_torch(texts: dict[str, str],
         out = triangle(leaf * 1, diagonal, upper)
         out.pow(2).sum().backward()
         results.append((out.detach(), leaf.grad))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
     expected = torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
     torch.testing.assert_close(results[0][0], expected)
 
@@ -406,8 +403,7 @@ def test_gradients_stop_where_the_model_stops_them() -> None:
         out = model(leaf)
         out.pow(2).sum().backward()
         results.append([out.detach(), leaf.grad, *(parameter.grad for parameter in model.parameters())])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
 
 
 def test_a_model_that_is_not_a_class_of_the_file_is_refused() -> None:

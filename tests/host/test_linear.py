@@ -110,9 +110,8 @@ def test_out_dtype_keeps_the_wider_sum(dtype: torch.dtype) -> None:
     assert residual is not None
     wide = [t.float() for t in given(x, weight, bias, residual)]
     for some_bias in (bias, wide[2]):
-        result = tilesmith.linear(
-            x, weight, some_bias, activation="gelu", residual=residual.float(), out_dtype=torch.float32
-        )
+        options = {"residual": residual.float(), "out_dtype": torch.float32}
+        result = tilesmith.linear(x, weight, some_bias, activation="gelu", **options)  # type: ignore[arg-type]
         assert result.dtype == torch.float32
         assert torch.equal(result, by_torch(*wide, activation="gelu"))
 
@@ -266,8 +265,7 @@ def test_one_operator_does_all_where_no_gradient_needs_the_sums() -> None:
         with torch.no_grad():
             ours(*arguments(grad=True), activation="gelu")
     assert products_of(seen) == [("linear", "gelu"), ("linear", "gelu")]
-    assert residual.grad is not None
-    assert torch.equal(residual.grad, torch.ones(3, 2, dtype=torch.float64))
+    assert residual.grad is not None and torch.equal(residual.grad, torch.ones(3, 2, dtype=torch.float64))
 
 
 def test_a_frozen_weight_does_not_keep_x() -> None:
@@ -287,9 +285,6 @@ def test_activation_checkpointing_gives_the_same_gradients(activation: str | Non
         function(*each, activation=activation).square().sum().backward()
         gradients.append([t.grad for t in given(*each)])
     torch.testing.assert_close(*gradients)
-
-
-# torch's own check of an operator.
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
@@ -376,9 +371,8 @@ def test_vmap_is_torchs(shape: Shape, in_dims: tuple[int | None, ...]) -> None:
     def with_mapped(shape: Shape, dim: int | None) -> torch.Tensor:
         return random(*shape) if dim is None else random(6, *shape).movedim(0, dim)
 
-    tensors = [
-        with_mapped(s, dim) for s, dim in zip((shape, (2, 4), (2,), (1, 2)[-len(shape) :]), in_dims, strict=True)
-    ]
+    shapes = (shape, (2, 4), (2,), (1, 2)[-len(shape) :])
+    tensors = [with_mapped(s, dim) for s, dim in zip(shapes, in_dims, strict=True)]
     expected = torch.vmap(lambda *each: by_torch(*each, activation="gelu"), in_dims)(*tensors)
     by_function = torch.vmap(lambda *each: ours(*each, activation="gelu"), in_dims)(*tensors)
     by_operator = torch.vmap(lambda *each: op_linear.linear(*each, activation="gelu"), in_dims)(*tensors)
@@ -409,9 +403,8 @@ def test_compiled_inference_is_one_operator_for_all_shapes() -> None:
         graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
         return graph.forward
 
-    function = torch.compile(
-        lambda *each: ours(*each, activation="gelu"), fullgraph=True, backend=backend, dynamic=True
-    )
+    activated = partial(ours, activation="gelu")
+    function = torch.compile(activated, fullgraph=True, backend=backend, dynamic=True)
     for rows, columns, depth in [(3, 4, 5), (6, 7, 8), (9, 10, 11)]:
         each = (random(rows, depth), random(columns, depth), random(columns), random(rows, columns))
         torch.testing.assert_close(function(*each), by_torch(*each, activation="gelu"))
@@ -622,12 +615,10 @@ def test_functional_calls_use_the_parameters_that_they_bring() -> None:
         torch.testing.assert_close(torch.vmap(call)(weights), expected)
 
 
-# What the layer packs: with a stand-in for the GPU, which takes CPU tensors for plain ones.
-
-
 @pytest.fixture
 def packings(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """The weights that were packed. A product with a packed one is made of what was packed, not of the tensor."""
+    """The weights that were packed. A product with a packed one is made of what was packed, not of the tensor. What
+    stands for the GPU takes CPU tensors for plain ones."""
     made: list[torch.Tensor] = []
 
     def is_plain(a: Any, b: Any) -> bool:
@@ -798,10 +789,8 @@ def test_what_was_packed_is_neither_saved_nor_copied(packings: list[torch.Tensor
     with torch.no_grad():
         check_layer(layer)
     assert list(layer.state_dict()) == ["weight", "bias"]
-    buffer = io.BytesIO()
-    torch.save(layer, buffer)
-    buffer.seek(0)
-    loaded = torch.load(buffer, weights_only=False)
+    torch.save(layer, buffer := io.BytesIO())
+    loaded = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
     for other in (copy.deepcopy(layer), copy.copy(layer), pickle.loads(pickle.dumps(layer)), loaded):
         assert other._packed is None
         assert repr(other) == repr(layer)

@@ -158,9 +158,6 @@ def test_splits_of_16_bit_operands_of_every_kind_do_not_spill(types: Types, stri
         assert_nothing_spills(launch)
 
 
-# The CPU and the meta device.
-
-
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
 def test_the_cpu_multiplies_in_float32(types: Types, accuracy: str) -> None:

@@ -39,9 +39,6 @@ def random(shape: Shape, dtype: torch.dtype = torch.float32, seed: int = 0) -> t
     return torch.randint(limits.min, limits.max, shape, dtype=dtype, generator=generator)
 
 
-# torch's own checks of an operator.
-
-
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 @shapes_named(PAIRS)
 def test_matmul_passes_opcheck(a: Shape, b: Shape, grad: bool) -> None:
@@ -344,13 +341,8 @@ def test_an_exported_graph_holds_the_operator() -> None:
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        (torch.float32, torch.float32),
-        (torch.float32, torch.bfloat16),
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.bfloat16),
-        (torch.float64, torch.float64),
-        (torch.int32, torch.int32),
+        *((x, x) for x in (torch.float32, torch.bfloat16, torch.float64, torch.int32)),
+        *((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)),
     ],
     ids=str,
 )

@@ -117,9 +117,7 @@ def test_a_folder_that_is_not_there_is_named(problem: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
-def test_the_problem_is_not_overwritten(
-    problem: Path, tmp_path: Path, link: Callable[[Path, Path], None] | None
-) -> None:
+def test_a_problem_is_not_overwritten(problem: Path, tmp_path: Path, link: Callable[[Path, Path], None] | None) -> None:
     output, before = tmp_path / ("problem.py" if link is None else "new.py"), problem.read_bytes()
     if link is not None:
         link(output, problem)

@@ -64,8 +64,6 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-# What the operators compute.
-
 A, B, C = torch.randn(5, 8), torch.randn(8, 4), torch.randn(5, 4)
 BATCH_A, BATCH_B, BATCH_C = torch.randn(3, 5, 8), torch.randn(3, 8, 4), torch.randn(3, 5, 4)
 
@@ -256,9 +254,7 @@ def test_the_accuracy_is_that_of_the_override_or_else_torchs() -> None:
         ("t4", torch.float32, "tf32", False),
     ],
 )
-def test_cuda_cores_do_not_take_what_tensor_cores_do(
-    gpu: str, dtype: torch.dtype, accuracy: str, is_left: bool
-) -> None:
+def test_cuda_cores_leave_what_tensor_cores_do(gpu: str, dtype: torch.dtype, accuracy: str, is_left: bool) -> None:
     a = torch.empty(1024, 1024, dtype=dtype, device="meta")
     reason = torch_is_faster(choose(Problem.of(a, a, accuracy=accuracy), named(gpu)))  # type: ignore[arg-type]
     assert (reason is not None) == is_left

@@ -364,9 +364,7 @@ def test_sizes_do_not_make_another_kernel_while_the_tile_and_the_alignment_stay(
         ((12, 1), "sm_120"),
     ],
 )
-def test_a_gpu_is_compiled_for_its_own_or_the_nearest_older_architecture(
-    capability: tuple[int, int], arch: str
-) -> None:
+def test_kernels_are_for_the_own_or_the_nearest_older_architecture(capability: tuple[int, int], arch: str) -> None:
     device = replace(H200, capability=capability)
     assert device.arch == arch
     for dtype in (torch.float32, torch.float16):

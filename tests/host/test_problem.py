@@ -25,9 +25,6 @@ def strides(matrix: Matrix) -> tuple[int, int, tuple[int, ...]]:
     return matrix.row_stride, matrix.column_stride, matrix.batch_strides
 
 
-# Sizes and strides of particular layouts.
-
-
 @pytest.mark.parametrize(
     ("a", "b", "mnk", "batch", "out_shape"),
     [
@@ -72,9 +69,6 @@ def test_a_size_of_one_has_stride_zero() -> None:
     column = Problem.of(meta(4, 9)[:, 3:4], meta(9, 6)[2:3])
     assert strides(column.a) == (9, 0, ())
     assert strides(column.b) == (0, 1, ())
-
-
-# Fewer batch dimensions for the same memory.
 
 
 def test_a_batch_that_shares_b_becomes_rows() -> None:

@@ -79,12 +79,10 @@ def test_the_machine_code_is_what_the_plan_asks_for(shape: tuple[int, int, int])
     ]
     read = instructions_of_each([stage.kernel for stage in stages])
     for stage, (_, b_aligned, a_along_k), found in zip(stages, ways, read, strict=True):
-        assert_is_what_the_plan_asks_for(stage, b_aligned, a_along_k, found)
+        assert_is_as_planned(stage, b_aligned, a_along_k, found)
 
 
-def assert_is_what_the_plan_asks_for(
-    stage: KernelLaunch, b_aligned: bool, a_along_k: bool, found: Counter[str]
-) -> None:
+def assert_is_as_planned(stage: KernelLaunch, b_aligned: bool, a_along_k: bool, found: Counter[str]) -> None:
     c = constants(stage.kernel)
     assert_nothing_spills(stage)
     assert c.blocks_per_sm * (stage.kernel.shared_bytes + 1024) <= H200.shared_bytes_per_sm

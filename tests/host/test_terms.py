@@ -12,7 +12,7 @@ import machine_code
 import numpy as np
 import pytest
 import torch
-from launched import Region, addresses_of, assert_apart, constants_of, entries, is_swapped, parameters_of
+from launched import DEVICES, Region, addresses_of, assert_apart, constants_of, entries, is_swapped, parameters_of
 from machine_code import instructions_in, instructions_of_each, total
 from meta_tensors import laid_out, meta, strided
 
@@ -34,13 +34,6 @@ from tilesmith.kernels.output import Store
 from tilesmith.planner import choose
 
 H200 = named("h200")
-DEVICES = {
-    "h200": H200,
-    "h100": named("h100"),
-    "78 SMs": replace(H200, sm_count=78),
-    "7 SMs": replace(H200, sm_count=7),  # fewer blocks than there may be K chunks
-    "100 KB": replace(H200, shared_bytes_per_block=100 * 1000),
-}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 ACCURACIES: list[Accuracy] = ["fp32", "tf32"]
 MAX_K_CHUNKS = 128
@@ -177,8 +170,7 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
                 assert c.a_k_chunks == splits[0].a.k_chunks
         for launch, c, dtype in zip(products_of(plan), products, (torch.float16, torch.bfloat16), strict=True):
             wgmma, own = launch.kernel.wgmma, parameters_of(launch, Fp32Parameters)
-            assert wgmma is not None
-            assert (wgmma.n, wgmma.dtype, wgmma.a_in_registers) == (c.tile_n, dtype, rs)
+            assert wgmma is not None and (wgmma.n, wgmma.dtype, wgmma.a_in_registers) == (c.tile_n, dtype, rs)
             a_map, b_map = map_of(own.a), map_of(own.b)
             assert (a_map.dtype, b_map.dtype) == (torch.float32 if rs else dtype, dtype)
             source = "b" if is_swapped(plan) else "a"
@@ -335,9 +327,6 @@ def test_blocks_that_had_less_of_one_operand_start_with_the_other() -> None:
             tasks = np.arange(o.tasks * k_chunks)
             own += np.bincount((tasks + o.first_block) % grid, minlength=grid)
         assert own.max() - own.min() <= 1
-
-
-# An A that is split in registers, by the product itself.
 
 
 def test_tma_reads_an_a_that_is_split_in_registers_where_it_lies() -> None:
@@ -514,9 +503,8 @@ def full_range_tile(case: Case) -> tuple[int, int]:
 
 
 # Most tiles are narrower for the full range, and then the same: one of each tile, layout, accuracy and depth will do.
-FULL_RANGE_CASES = list(
-    {(full_range_tile(case), case.layout, case.accuracy, case.depth): case for case in CASES}.values()
-)
+BY_FULL_RANGE_TILE = {(full_range_tile(case), case.layout, case.accuracy, case.depth): case for case in CASES}
+FULL_RANGE_CASES = list(BY_FULL_RANGE_TILE.values())
 
 
 def test_the_cases_have_all_tiles_and_layouts() -> None:
@@ -657,9 +645,6 @@ def test_sums_in_float32_alone_are_left_to_the_cuda_cores() -> None:
     assert choose(problem, H200).name.startswith("simt")
 
 
-# The correction of what tensor cores cut off.
-
-
 def corrects_bias(a: torch.Tensor, b: torch.Tensor, configuration: hopper.Configuration | None = None) -> list[bool]:
     """Whether the scales of `a` do, and those of `b`."""
     problem = Problem.of(a, b, may_mix=a.dtype != b.dtype)
@@ -689,7 +674,6 @@ def test_one_operand_corrects_the_bias_of_what_is_cut_off() -> None:
 def test_a_packed_operand_corrects_the_bias_if_it_is_the_second(first: bool) -> None:
     problem = Problem.of(meta(2048, 2048), meta(2048, 2048), packed=(first, not first))
     packing = hopper.packing(problem, H200)
-    assert packing is not None
-    assert split_constants(packing.launches[0]).a.corrects_bias == (not first)
+    assert packing is not None and split_constants(packing.launches[0]).a.corrects_bias == (not first)
     other = choose(problem, H200).launches[0]  # splits the operand that is not packed
     assert split_constants(other).a.corrects_bias == first

@@ -94,9 +94,8 @@ def placed(whole: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement
         if isinstance(placement, Partial):
             first = mesh.get_local_rank(dim) == 0
             local = local - 3 * (mesh.size(dim) - 1) if first else torch.full_like(local, 3)
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=whole.shape, stride=whole.contiguous().stride()
-    )
+    stride = whole.contiguous().stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=stride)
 
 
 def product_of(a: DTensor, b: DTensor, out_dtype: torch.dtype | None = None) -> DTensor:

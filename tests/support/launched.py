@@ -1,11 +1,21 @@
 """What a launch is compiled and launched with, by the types that its family declares."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tilesmith.core.device import Device, named
 from tilesmith.core.params import Address, KernelConstants, ParameterBlock, TensorMap
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan
+
+# What plans are made for: an H200 and an H100, and others like them.
+DEVICES: dict[str, Device] = {
+    **{name: named(name) for name in ("h200", "h100")},
+    "78 SMs": replace(named("h200"), sm_count=78),
+    "7 SMs": replace(named("h200"), sm_count=7),  # fewer blocks than there may be K chunks
+    "100 KB": replace(named("h200"), shared_bytes_per_block=100 * 1000),
+    "78 SMs and 100 KB": replace(named("h200"), sm_count=78, shared_bytes_per_block=100 * 1000),
+}
 
 Constants = TypeVar("Constants", bound=KernelConstants)
 Parameters = TypeVar("Parameters", bound=ParameterBlock)
