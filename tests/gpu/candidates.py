@@ -77,8 +77,27 @@ __global__ void multiply(const float* a, const float* b, float* c, int m, int k,
 """
 
 
+# With the place where it stores left open.
+_NAIVE = """
+constexpr int TILE = 16;
+const dim3 THREADS(TILE, TILE);
+__global__ void multiply(const float* a, const float* b, float* c, int m, int k, int n) {
+    int row = blockIdx.y * TILE + threadIdx.y, column = blockIdx.x * TILE + threadIdx.x;
+    if (row >= m || column >= n) return;
+    float sum = 0;
+    for (int i = 0; i < k; ++i) sum += a[row * k + i] * b[i * n + column];
+    c[row * n + column + OFFSET] = sum;
+}
+"""
+
+
 def _module(kernel: str) -> str:
     return _MODULE.replace("@kernel@", kernel)
+
+
+def naive(offset: str) -> str:
+    """One that stores its results so far away."""
+    return _module(_NAIVE.replace("OFFSET", offset))
 
 
 HONEST = {"tiled": _module(_TILED), "register-blocked": _module(_BLOCKED)}

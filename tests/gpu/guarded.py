@@ -1,9 +1,13 @@
 """Tensors on the GPU that betray a kernel which reads or writes outside of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from tilesmith.core.device import Device, installed
+from tilesmith.core.plan import Plan
+from tilesmith.runtime.executor import compiled
 
 _BAND = 1024  # elements before and after
 
@@ -47,3 +51,24 @@ class Guarded:
 
 def contiguous_strides(shape: Sequence[int]) -> list[int]:
     return list(torch.empty(tuple(shape), device="meta").stride())
+
+
+def few_sms() -> Device:
+    """The GPU with a few of its SMs: blocks then have several tiles, however small the product is."""
+    return replace(installed(0), sm_count=4)
+
+
+def assert_same(x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
+
+
+def assert_exact(plan: Plan, a: Guarded, b: Guarded, out: Guarded) -> None:
+    """The plan computes the product of integers, twice, and touches nothing else."""
+    expected = (a.tensor.double() @ b.tensor.double()).to(out.tensor.dtype)
+    product = compiled(plan, 0)
+    for _ in range(2):
+        out.tensor.fill_(float("nan"))
+        product(a.tensor, b.tensor, out.tensor)
+        torch.testing.assert_close(out.tensor, expected, rtol=0, atol=0)
+    for guarded in (a, b, out):
+        guarded.assert_outside_untouched()

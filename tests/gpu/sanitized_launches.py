@@ -159,14 +159,9 @@ def pack_launches() -> Iterator[Launch]:
 def mixed_launches() -> Iterator[Launch]:
     """float32 with 16-bit floats, for ordinary values and for all others."""
     types = [(torch.float32, torch.bfloat16), (torch.float16, torch.float32)]
-    cases = [
-        ((264, 200), (200, 296)),
-        ((137, 195), (195, 263)),
-        ((128 * 140, 64), (64, 520)),
-        ((20, 9000), (9000, 263)),
-    ]
-    for dtypes, shapes, transposed, wide in itertools.product(types, cases, (False, True), (False, True)):
-        a, b = (random_tensor(shape, dtype, "cuda") for shape, dtype in zip(shapes, dtypes, strict=True))
+    sizes = [(264, 200, 296), (137, 195, 263), (128 * 140, 64, 520), (20, 9000, 263)]
+    for dtypes, (m, k, n), transposed, wide in itertools.product(types, sizes, (False, True), (False, True)):
+        a, b = random_tensor((m, k), dtypes[0], "cuda"), random_tensor((k, n), dtypes[1], "cuda")
         if transposed:
             a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
         if wide:
@@ -180,12 +175,8 @@ def mixed_launches() -> Iterator[Launch]:
 def epilogue_launches() -> Iterator[Launch]:
     """Every family with what it can add, at the edges of tiles too."""
     shapes = [
-        ((2, 130), 200, 261),
-        ((130,), 600, 264),
-        ((520,), 64, 520),
-        ((131,), 72, 262),
-        ((3,), 300, 263),
-        ((1,), 300, 264),
+        *(((2, 130), 200, 261), ((130,), 600, 264), ((520,), 64, 520)),
+        *(((131,), 72, 262), ((3,), 300, 263), ((1,), 300, 264)),
     ]
     for (rows, k, n), dtype in itertools.product(shapes, (torch.float32, torch.bfloat16)):
         a, b = random_tensor((*rows, k), dtype, "cuda"), random_tensor((n, k), dtype, "cuda").mT
@@ -202,14 +193,10 @@ def epilogue_launches() -> Iterator[Launch]:
             epilogues, ("fp32", "ieee") if dtype == torch.float32 else ("fp32",)
         ):
             problem = Problem.of(a, b, accuracy=accuracies.resolve(accuracy), epilogue=epilogue)
-            plans: dict[str, Candidate] = {}
+            plans: dict[tuple[str, bool, bool], Candidate] = {}
             for candidate in candidates(problem, device.installed(0)):
-                kind = (
-                    candidate.name.split()[0]
-                    + " split" * ("split" in candidate.name)
-                    + " rs" * candidate.name.endswith(" rs")
-                )
-                plans.setdefault(kind, candidate)
+                family, *words = candidate.name.split()
+                plans.setdefault((family, "split_k" in words, "rs" in words), candidate)
             for candidate in plans.values():
                 yield candidate.plan(), a, b, None, epilogue
 

@@ -14,13 +14,19 @@ from tilesmith.core.problem import Problem
 from tilesmith.planner import choose
 
 
-def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    arguments = ["bench", "--shape", "1024x1024x1024", "--shape", "300x200x100:tn:3", "--json", str(target)]
-    done = CliRunner().invoke(main, [*arguments, "--against", "torch,torch-tf32", "--html", str(tmp_path / "r.html")])
+def bench(folder: Path, *arguments: str) -> Results:
+    """A run that finishes all that it begins."""
+    target = folder / "r.json"
+    done = CliRunner().invoke(main, ["bench", *arguments, "--json", str(target)])
     assert done.exit_code == 0, done.output
     results = Results.read(target)
     assert results.unfinished == ()
+    return results
+
+
+def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None:
+    arguments = ["--shape", "1024x1024x1024", "--shape", "300x200x100:tn:3", "--against", "torch,torch-tf32"]
+    results = bench(tmp_path, *arguments, "--html", str(tmp_path / "r.html"))
     assert results.environment.gpu == installed(0).name
     for entry in results.entries:
         assert set(entry.competitors) == {OURS, "torch", AGAIN, "torch-tf32"}
@@ -31,66 +37,43 @@ def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None
             assert each.norm is not None
             assert each.norm < (1e-5 if each.precision == "fp32" else 1e-2)
             assert (each.graph_ms is None) == (name == AGAIN or entry.ours.median > 0.05)
-        assert entry.state is not None
-        assert entry.state.sm_mhz[1] > 100
+        assert entry.state is not None and entry.state.sm_mhz[1] > 100
         assert entry.roofline_share is None or 0 < entry.roofline_share < 1
 
 
 def test_integers_have_no_opponent(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    done = CliRunner().invoke(main, ["bench", "--shape", "128x128x128", "--dtype", "int8", "--json", str(target)])
-    assert done.exit_code == 0, done.output
-    (entry,) = Results.read(target).entries
+    (entry,) = bench(tmp_path, "--shape", "128x128x128", "--dtype", "int8").entries
     assert list(entry.competitors) == [OURS]
 
 
 def test_triton_is_an_opponent(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    shapes = ["--shape", "256x384x200", "--shape", "64x96x72:nt:2"]
-    done = CliRunner().invoke(main, ["bench", *shapes, "--against", "triton", "--json", str(target)])
-    assert done.exit_code == 0, done.output
-    results = Results.read(target)
-    assert results.unfinished == ()
+    results = bench(tmp_path, "--shape", "256x384x200", "--shape", "64x96x72:nt:2", "--against", "triton")
     for entry in results.entries:
         norm = entry.competitors["triton"].norm
-        assert norm is not None
-        assert norm < 1e-5
+        assert norm is not None and norm < 1e-5
 
 
 def test_calls_are_timed_by_the_wall_clock(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    done = CliRunner().invoke(main, ["bench", "--suite", "host", "--seconds", "0.1", "--json", str(target)])
-    assert done.exit_code == 0, done.output
-    results = Results.read(target)
-    assert results.unfinished == ()
+    results = bench(tmp_path, "--suite", "host", "--seconds", "0.1")
     assert len(results.entries) == 7
     for entry in results.entries:
         assert entry.clock == "wall"
         assert list(entry.competitors) == [OURS, "torch"]
         for each in entry.competitors.values():
-            assert each.norm is not None
-            assert each.norm < 1e-2
-            assert each.host_ms is not None
-            assert 0 < each.host_ms < 10
+            assert each.norm is not None and each.norm < 1e-2
+            assert each.host_ms is not None and 0 < each.host_ms < 10
 
 
 @pytest.mark.parametrize(("suite", "count"), [("pack", 6), ("epilogue", 8)])
 def test_packed_operands_and_epilogues_are_right_and_timed(suite: str, count: int, tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    done = CliRunner().invoke(main, ["bench", "--suite", suite, "--seconds", "0.1", "--json", str(target)])
-    assert done.exit_code == 0, done.output
-    results = Results.read(target)
-    assert results.unfinished == ()
+    results = bench(tmp_path, "--suite", suite, "--seconds", "0.1")
     assert len(results.entries) == count
     assert len({entry.variant for entry in results.entries}) >= 3
     assert all(entry.ours.norm is not None and entry.ours.norm < 1e-2 for entry in results.entries)
 
 
 def test_a_first_call_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    done = CliRunner().invoke(main, ["bench", "--suite", "first", "--json", str(target)])
-    assert done.exit_code == 0, done.output
-    cold, warm = Results.read(target).entries
+    cold, warm = bench(tmp_path, "--suite", "first").entries
     assert cold.ours.median > warm.ours.median > 0
 
 

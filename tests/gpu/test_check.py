@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from candidates import HONEST, UNINITIALISED
+from candidates import HONEST, UNINITIALISED, naive
 
 from tilesmith.core.device import installed
 from tilesmith.kernelbench.check import sanitizer
@@ -55,45 +55,17 @@ BODIES = {
     """.strip(),
 }
 
-COMPILED = '''
-import torch
-from torch import nn
-from torch.utils.cpp_extension import load_inline
-KERNEL = """
-#include <c10/cuda/CUDAStream.h>
-#include <torch/extension.h>
-__global__ void multiply(const float* a, const float* b, float* c, int m, int k, int n) {
-    int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (row >= m || column >= n) return;
-    float sum = 0;
-    for (int i = 0; i < k; ++i) sum += a[row * k + i] * b[i * n + column];
-    c[row * n + column + OFFSET] = sum;
-}
-torch::Tensor product(torch::Tensor a, torch::Tensor b) {
-    a = a.contiguous();
-    b = b.contiguous();
-    int m = a.size(0), k = a.size(1), n = b.size(1);
-    auto c = torch::empty({m, n}, a.options());
-    dim3 grid((n + 15) / 16, (m + 15) / 16), block(16, 16);
-    multiply<<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(
-        a.data_ptr<float>(), b.data_ptr<float>(), c.data_ptr<float>(), m, k, n);
-    return c;
-}
-"""
-DECLARATION = "torch::Tensor product(torch::Tensor a, torch::Tensor b);"
-built = load_inline("product", DECLARATION, KERNEL, functions=["product"])
-class ModelNew(nn.Module):
-    def forward(self, a, b):
-        return built.product(a, b)
-'''
+
+def judge_of(problem: str, folders: pytest.TempPathFactory) -> Iterator[Judge]:
+    path = folders.mktemp("problem") / "problem.py"
+    path.write_text(problem)
+    with Judge(path) as judge:
+        yield judge
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    problem = tmp_path_factory.mktemp("problem") / "problem.py"
-    problem.write_text(PROBLEM)
-    with Judge(problem) as judge:
-        yield judge
+    yield from judge_of(PROBLEM, tmp_path_factory)
 
 
 def judged(judge: Judge, folder: Path, source: str, *, accuracy: str = "fp32", sanitize: bool = False) -> Verdict:
@@ -111,13 +83,12 @@ def failed(verdict: Verdict) -> list[str]:
 
 
 def test_a_kernel_that_is_right_has_a_speed(judge: Judge, tmp_path: Path) -> None:
-    verdict = judged(judge, tmp_path, COMPILED.replace("OFFSET", "0"), sanitize=True)
+    verdict = judged(judge, tmp_path, naive("0"), sanitize=True)
     assert failed(verdict) == []
     assert verdict.precision == "fp32"
     assert verdict.finding(POSSIBLE).passed
     assert verdict.finding(sanitizer.NAME).passed is (None if sanitizer.find() is None else True)
-    assert verdict.speed is not None
-    assert list(verdict.speed.torch) == ["fp32"]
+    assert verdict.speed is not None and list(verdict.speed.torch) == ["fp32"]
     assert 0 < verdict.speed.candidate.lower <= verdict.speed.candidate.median <= verdict.speed.candidate.upper
     assert verdict.speed.roofline_percent is None or 0 < verdict.speed.roofline_percent < 100
 
@@ -125,10 +96,7 @@ def test_a_kernel_that_is_right_has_a_speed(judge: Judge, tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def large_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """Of a product that keeps the GPU busy."""
-    problem = tmp_path_factory.mktemp("large") / "problem.py"
-    problem.write_text(PROBLEM.replace("512, 384, 256", "2048, 2048, 2048"))
-    with Judge(problem) as judge:
-        yield judge
+    yield from judge_of(PROBLEM.replace("512, 384, 256", "2048, 2048, 2048"), tmp_path_factory)
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("tiled", 0.08, 0.35), ("register-blocked", 0.15, 0.7)])
@@ -147,8 +115,7 @@ def test_our_own_module_passes_and_is_faster(large_judge: Judge, tmp_path: Path)
     verdict = judged(large_judge, tmp_path, written(problem, recognize(problem), installed(0), "fp32"))
     assert failed(verdict) == []
     assert verdict.precision == "fp32"
-    assert verdict.speed is not None
-    assert verdict.speed.torch["fp32"].median / verdict.speed.candidate.median > 2
+    assert verdict.speed is not None and verdict.speed.torch["fp32"].median / verdict.speed.candidate.median > 2
 
 
 def test_sums_that_begin_with_what_shared_memory_has(judge: Judge, tmp_path: Path) -> None:
@@ -159,19 +126,18 @@ def test_official(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "candidate.py").write_text(plain("library"))
     verdict = judge(tmp_path / "candidate.py", mode="official")
     assert verdict.right
-    assert verdict.speed is not None
-    assert 0.3 < verdict.speed.torch["fp32"].mean / verdict.speed.candidate.mean < 3
+    assert verdict.speed is not None and 0.3 < verdict.speed.torch["fp32"].mean / verdict.speed.candidate.mean < 3
 
 
 def test_an_illegal_address_is_a_verdict(judge: Judge, tmp_path: Path) -> None:
-    verdict = judged(judge, tmp_path, COMPILED.replace("OFFSET", "(1ll << 40)"))
+    verdict = judged(judge, tmp_path, naive("(1ll << 40)"))
     assert "CUDA error" in verdict.finding("given inputs").detail
     assert verdict.finding("given inputs").passed is False
     assert verdict.finding("large").passed is None
 
 
 def test_a_kernel_that_does_not_build(judge: Judge, tmp_path: Path) -> None:
-    verdict = judged(judge, tmp_path, COMPILED.replace("OFFSET", "nothing"))
+    verdict = judged(judge, tmp_path, naive("nothing"))
     assert failed(verdict) == ["builds"]
     assert 'identifier "nothing" is undefined' in verdict.finding("builds").detail
 

@@ -1,7 +1,7 @@
 """Short products that come again with the same buffers, and so are launched as a recorded graph: they compute anew."""
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -76,9 +76,11 @@ def test_a_capture_has_the_launches_themselves(dtype: torch.dtype, m: int, k: in
     assert is_right(out, a, b)
 
 
-def test_other_streams() -> None:
-    a, b = torch.randn(200, 301, device="cuda").half(), torch.randn(301, 203, device="cuda").half()
-    outs = [torch.empty(200, 203, device="cuda", dtype=torch.half) for _ in range(3)]
+@pytest.mark.parametrize(("dtype", "m", "k", "n"), SHAPES)
+def test_other_streams(dtype: torch.dtype, m: int, k: int, n: int) -> None:
+    """Each has its own workspace: of realigned operands, of terms, and of partial products."""
+    a, b = torch.randn(m, k, device="cuda").to(dtype), torch.randn(k, n, device="cuda").to(dtype)
+    outs = [torch.empty(m, n, device="cuda", dtype=dtype) for _ in range(3)]
     streams = [torch.cuda.Stream() for _ in outs]
     for i in range(OFTEN):
         a.normal_()
@@ -95,23 +97,13 @@ def test_other_streams() -> None:
 def test_threads_on_one_stream() -> None:
     """They borrow one workspace after the other, and take turns with what is recorded."""
     inputs = [(torch.randn(n, 301, device="cuda").half(), torch.randn(301, 203, device="cuda").half()) for n in (7, 90)]
-    wrong: list[object] = []
 
-    def multiply(a: torch.Tensor, b: torch.Tensor) -> None:
-        try:
-            for i in range(200):
-                out = tilesmith.matmul(a, b)
-                if i % 20 == 0 and not is_right(out, a, b):
-                    wrong.append(i)
-        except Exception as raised:
-            wrong.append(raised)
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> bool:
+        results = [tilesmith.matmul(a, b) for _ in range(200)]
+        return all(is_right(out, a, b) for out in results[::20])
 
-    threads = [threading.Thread(target=multiply, args=pair) for pair in inputs for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(multiply, *zip(*(3 * inputs), strict=True)))
 
 
 def test_what_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

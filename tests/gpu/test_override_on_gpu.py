@@ -90,38 +90,10 @@ def test_a_training_step_has_its_backward_pass_in_the_override_too() -> None:
     expected = step()
     with tilesmith.override():
         found = step()
-    for each, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(each, other, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     ways = {(each.operator, each.where) for each in tilesmith.stats().entries}
     assert ways == {("addmm", "tilesmith"), ("mm", "tilesmith")}, tilesmith.stats()
     assert tilesmith.stats().calls("tilesmith") == 5
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_modules_of_torch(autocast: bool) -> None:
-    layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True).cuda()
-    x = torch.randn(4, 50, 128, device="cuda")
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
-        expected = layer(x)
-        with tilesmith.override():
-            found = layer(x)
-    tolerance = 5e-2 if autocast else 1e-4
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    assert tilesmith.stats().calls("tilesmith") + tilesmith.stats().calls("torch") > 0
-
-
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_compiled_programs(mode: str) -> None:
-    torch._dynamo.reset()  # a graph that was captured before is replayed, and calls nothing that counts
-    linear, x = nn.Linear(256, 512).cuda(), torch.randn(64, 256, device="cuda")
-    with torch.no_grad():
-        expected = torch.relu(linear(x)) @ linear.weight
-        compiled = torch.compile(lambda x: torch.relu(linear(x)) @ linear.weight, fullgraph=True, mode=mode)
-        with tilesmith.override():
-            for _ in range(4):
-                found = compiled(x).clone()
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert tilesmith.stats().calls("tilesmith") >= 2, tilesmith.stats()
 
 
 def test_graphs_and_streams() -> None:

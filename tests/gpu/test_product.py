@@ -5,6 +5,9 @@ import itertools
 import pytest
 import torch
 from guarded import Guarded, contiguous_strides, poison
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import batches, strides_for
 
 import tilesmith
 from tilesmith.bench import fma_chain
@@ -98,35 +101,28 @@ def test_misaligned_operands_and_output(dtype: torch.dtype, shift: int) -> None:
     out.assert_outside_untouched()
 
 
-@pytest.mark.parametrize("shapes", [((5, 0), (0, 7)), ((3, 5, 0), (0, 7)), ((0,), (0,)), ((0,), (0, 4))], ids=str)
-def test_no_k_gives_zeros(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        *(((5, 0), (0, 7)), ((3, 5, 0), (0, 7)), ((0,), (0,)), ((0,), (0, 4))),  # sums of nothing
+        *(((0, 5), (5, 7)), ((5, 7), (7, 0)), ((0, 3, 4), (4, 5)), ((2, 0), (0, 0))),  # and no sums
+    ],
+    ids=str,
+)
+def test_nothing_to_multiply_gives_zeros(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (torch.empty(shape, device="cuda") for shape in shapes)
     expected = torch.matmul(a, b)
     out = torch.full_like(expected, poison(expected.dtype))
     torch.testing.assert_close(tilesmith.matmul(a, b, out=out), expected, rtol=0, atol=0)
-    assert not out.any()
-
-
-@pytest.mark.parametrize("shapes", [((0, 5), (5, 7)), ((5, 7), (7, 0)), ((0, 3, 4), (4, 5)), ((2, 0), (0, 0))], ids=str)
-def test_empty_results(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    a, b = (torch.empty(shape, device="cuda") for shape in shapes)
-    assert tilesmith.matmul(a, b).shape == torch.matmul(a, b).shape
+    assert not out.any() and tilesmith.matmul(a, b).shape == expected.shape
 
 
 @pytest.mark.parametrize(
     "shapes",
     [
-        ((9,), (9,)),
-        ((9,), (9, 5)),
-        ((4, 9), (9,)),
-        ((3, 4, 9), (9,)),
-        ((9,), (3, 9, 5)),
-        ((3, 4, 9), (9, 5)),
-        ((4, 9), (3, 9, 5)),
-        ((2, 1, 4, 9), (3, 9, 5)),
-        ((2, 3, 4, 9), (2, 1, 9, 5)),
-        ((2, 1, 3, 1, 4, 9), (5, 1, 6, 9, 5)),
-        ((70_000, 2, 3), (70_000, 3, 2)),
+        *(((9,), (9,)), ((9,), (9, 5)), ((4, 9), (9,)), ((3, 4, 9), (9,)), ((9,), (3, 9, 5))),
+        *(((3, 4, 9), (9, 5)), ((4, 9), (3, 9, 5)), ((2, 1, 4, 9), (3, 9, 5)), ((2, 3, 4, 9), (2, 1, 9, 5))),
+        *(((2, 1, 3, 1, 4, 9), (5, 1, 6, 9, 5)), ((70_000, 2, 3), (70_000, 3, 2))),
     ],
     ids=str,
 )
@@ -182,3 +178,39 @@ def test_a_result_never_moves_between_runs() -> None:
     first = tilesmith.matmul(a, b)
     for _ in range(20):
         torch.testing.assert_close(tilesmith.matmul(a, b), first, rtol=0, atol=0)
+
+
+sizes = st.one_of(st.integers(1, 9), st.integers(1, 150))
+
+
+@pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), m=sizes, k=sizes, n=sizes, batch=batches())
+def test_any_strides(
+    dtype: torch.dtype, data: st.DataObject, m: int, k: int, n: int, batch: tuple[list[int], list[int]]
+) -> None:
+    out_dtype = data.draw(st.sampled_from(OUT_DTYPES[dtype]))
+    low = 0 if dtype == torch.uint8 else -2
+
+    def operand(shape: list[int]) -> Guarded:
+        strides, shift = data.draw(strides_for(shape, may_expand=True))
+        guarded = Guarded.empty(shape, strides, dtype, shift)
+        # Small integers: every type's arithmetic is exact on them, but for the last rounding.
+        values = torch.randint(low, 3, shape, device="cuda").to(dtype)
+        distinct = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
+        guarded.tensor[distinct] = values[distinct]
+        return guarded
+
+    a, b = operand([*batch[0], m, k]), operand([*batch[1], k, n])
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    expected = torch.matmul(a.tensor.cpu().to(wide), b.tensor.cpu().to(wide)).to(out_dtype)
+
+    result = tilesmith.matmul(a.tensor, b.tensor, out_dtype=out_dtype)
+    torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+
+    strides, shift = data.draw(strides_for(list(expected.shape), may_expand=False))
+    out = Guarded.empty(expected.shape, strides, out_dtype, shift)
+    tilesmith.matmul(a.tensor, b.tensor, out_dtype=out_dtype, out=out.tensor)
+    torch.testing.assert_close(out.tensor.cpu(), expected, rtol=0, atol=0)
+    for guarded in (a, b, out):
+        guarded.assert_outside_untouched()

@@ -1,8 +1,9 @@
 """Programs as PyTorch runs them, with products by `tilesmith.matmul` or under `tilesmith.override`, on a GPU."""
 
+from collections.abc import Callable
+
 import programs
 import pytest
-import torch
 from programs import Way
 
 import tilesmith
@@ -42,40 +43,9 @@ def test_cuda_graphs_of_training(way: Way) -> None:
     assert_taken(way)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast(way: Way, dtype: torch.dtype) -> None:
-    programs.check_autocast(way, dtype)
-    assert_taken(way)
-
-
-def test_transforms_of_functions(way: Way) -> None:
-    programs.check_functions(way)
-    assert_taken(way)
-
-
-def test_deterministic_mode(way: Way) -> None:
-    programs.check_deterministic_mode(way)
-    assert_taken(way)
-
-
-def test_inference_mode(way: Way) -> None:
-    programs.check_inference_mode(way)
-    assert_taken(way)
-
-
-def test_gradients_twice(way: Way) -> None:
-    programs.check_gradients_twice(way)
-    assert_taken(way)
-
-
-@pytest.mark.parametrize("reentrant", [False, True], ids=["saved", "reentrant"])
-def test_activation_checkpoints(way: Way, reentrant: bool) -> None:
-    programs.check_checkpoint(way, reentrant=reentrant)
-    assert_taken(way)
-
-
-def test_export(way: Way) -> None:
-    programs.check_export(way)
+@pytest.mark.parametrize("check", programs.CHECKS.values(), ids=programs.CHECKS)
+def test_what_a_program_is_put_through(way: Way, check: Callable[[Way], None]) -> None:
+    check(way)
     assert_taken(way)
 
 

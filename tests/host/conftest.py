@@ -8,6 +8,7 @@ from pathlib import Path
 
 import machine_code
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,12 @@ def emulator_cache(shared_folder: None, own_cache: Path, monkeypatch: pytest.Mon
     share."""
     of_run = Path(os.environ[machine_code.SHARED_FOLDER]) / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("TILESMITH_TESTS_EMULATOR_CACHE", str(of_run)))
+
+
+@pytest.fixture
+def fresh_dynamo() -> None:
+    """What `torch.compile` made for other tests is forgotten."""
+    torch._dynamo.reset()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -111,9 +111,7 @@ def test_the_page_names_no_other_place(results: Results) -> None:
 
 
 @pytest.mark.parametrize("width", SIZES)
-def test_the_plots_are_there_and_hold_every_entry(
-    browser: Browser, written: Path, results: Results, width: int
-) -> None:
+def test_the_plots_hold_every_entry(browser: Browser, written: Path, results: Results, width: int) -> None:
     browser.open(written, width=width)
     compared = sum(len(entry.opponents) for entry in results.entries)
     assert browser.evaluate("document.querySelectorAll('.bars .bar').length") == compared
@@ -288,29 +286,26 @@ def test_text_can_be_read_on_its_ground(browser: Browser, written: Path, dark: b
 
 def test_it_can_be_used_without_seeing_it(browser: Browser, written: Path) -> None:
     browser.open(written)
-    nameless = "Array.from(document.querySelectorAll('svg:not([aria-hidden]):not([aria-label])')).length"
-    assert browser.evaluate(nameless) == 0
-    assert browser.evaluate("document.querySelectorAll('th:not([scope])').length") == 0
-    assert (
-        browser.evaluate("document.querySelectorAll('[tabindex]:not([aria-label]):not([aria-labelledby])').length") == 1
-    )
+    counts = {
+        "svg:not([aria-hidden]):not([aria-label])": 0,
+        "th:not([scope])": 0,
+        "[tabindex]:not([aria-label]):not([aria-labelledby])": 1,
+    }
+    for which, count in counts.items():
+        assert browser.evaluate(f"document.querySelectorAll('{which}').length") == count, which
     assert browser.evaluate("document.documentElement.lang") == "en"
     assert browser.evaluate("document.title") == "Tilesmith on NVIDIA H200, 2026-11-16 12:00"
     ids: list[str] = browser.evaluate("Array.from(document.querySelectorAll('[id]')).map((each) => each.id)")
     assert len(ids) == len(set(ids))
-    links = browser.evaluate(
-        "Array.from(document.querySelectorAll('[href^=\"#\"]')).map(each => each.getAttribute('href'))"
-    )
-    assert {link[1:] for link in links} <= set(ids)
+    links = "document.querySelectorAll('[href^=\"#\"]')"
+    targets = browser.evaluate(f"Array.from({links}).map(each => each.getAttribute('href'))")
+    assert {target[1:] for target in targets} <= set(ids)
 
 
 def test_a_missing_browser_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(AssertionError, match="apt-get install chromium-headless-shell"), headless():
         pass
-
-
-# The picture.
 
 
 def test_the_picture_is_a_png(results: Results, tmp_path: Path) -> None:
@@ -333,9 +328,6 @@ def test_without_matplotlib_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UnavailableError, match="pip install matplotlib"):
         write_png(results, tmp_path / "bench.png")
-
-
-# What the plots are made of.
 
 
 def test_the_roofs_are_those_of_the_rooflines(results: Results) -> None:

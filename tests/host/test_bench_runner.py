@@ -55,9 +55,6 @@ def test_rounds_end_when_the_time_is_over() -> None:
     assert len(until_certain(timed, seconds=2.5, clock=clock)[OURS]) == 60
 
 
-# The command.
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Product]]:
     """As if there were a GPU, on which the products of a recorded run take what they took. The products that are asked
@@ -183,9 +180,6 @@ def test_two_runs_are_compared_without_a_gpu(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"format": 0}))
     assert bench("--compare", RECORDED, other).exit_code == 2
-
-
-# Recorded runs as Markdown.
 
 
 def test_recorded_runs_become_one_page_without_a_gpu(tmp_path: Path) -> None:

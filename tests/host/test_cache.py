@@ -2,10 +2,11 @@
 
 import multiprocessing
 import os
+import re
 import stat
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,34 +79,17 @@ def test_the_directory_is_the_users_alone(own_cache: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in own_cache.iterdir()] == [0]
 
 
-# What an entry is addressed by.
-
-
-def test_the_key_is_stable_and_fits_a_file_name() -> None:
-    key = cache.key(SOURCE, ARCH)
-    assert key == cache.key(SOURCE, ARCH)
-    assert len(key) == 64
-    assert set(key) <= set("0123456789abcdef")
-
-
-def test_the_key_changes_with_the_source_and_the_architecture() -> None:
-    keys = {cache.key(source, arch) for source in (SOURCE, SOURCE + " ", "") for arch in ("sm_90a", "sm_90", "sm_75")}
-    assert len(keys) == 9
-
-
-def test_the_key_changes_with_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cache.key(SOURCE, ARCH)
-    monkeypatch.setattr(compiler, "OPTIONS", (*compiler.OPTIONS, "--use_fast_math"))
-    assert cache.key(SOURCE, ARCH) != before
-
-
-def test_the_key_changes_with_nvrtcs_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cache.key(SOURCE, ARCH)
-    keys = {before}
+def test_the_key_changes_with_all_that_a_cubin_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source, the architecture, the options and NVRTC's version."""
+    sources, architectures = (SOURCE, SOURCE + " ", ""), ("sm_90a", "sm_90", "sm_75")
+    keys = {cache.key(source, arch) for source in sources for arch in architectures}
+    assert keys == {cache.key(source, arch) for source in sources for arch in architectures}
+    assert all(re.fullmatch("[0-9a-f]{64}", key) for key in keys)  # fits a file name
     for version in ((12, 9), (13, 99), (139, 9)):
         monkeypatch.setattr(compiler, "version", lambda version=version: version)
         keys.add(cache.key(SOURCE, ARCH))
-    assert len(keys) == 4
+    monkeypatch.setattr(compiler, "OPTIONS", (*compiler.OPTIONS, "--use_fast_math"))
+    assert len(keys | {cache.key(SOURCE, ARCH)}) == 9 + 3 + 1
 
 
 def test_the_key_changes_with_a_headers_text_and_name(headers: dict[str, str]) -> None:
@@ -119,54 +103,24 @@ def test_the_key_changes_with_a_headers_text_and_name(headers: dict[str, str]) -
     assert len(keys) == 3
 
 
-def test_each_source_has_its_own_entry() -> None:
-    assert cache.cubin(SOURCE, ARCH, Compiler(b"one")) == b"one"
-    assert cache.cubin(SOURCE + "//", ARCH, Compiler(b"two")) == b"two"
-    assert cache.cubin(SOURCE, "sm_80", Compiler(b"three")) == b"three"
-    assert cache.cubin(SOURCE, ARCH, never) == b"one"
-    assert len(list(cache.entries())) == 3
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "truncated in the head": lambda whole: whole[:10],
+    "truncated in the digest": lambda whole: whole[:30],
+    "truncated in the body": lambda whole: whole[:-1],
+    "no body": lambda whole: whole[:50],
+    "one bit": lambda whole: whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:],
+    "grown": lambda whole: whole + b"\0",
+    "foreign": lambda whole: b"\x7fELF" + b"something else" * 50,
+    "another format": lambda whole: b"tilesmith-cubin-0\n" + whole[18:],
+}
 
 
-# What is not a whole entry of ours.
-
-
-def damages() -> dict[str, bytes]:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_foreign_entry_is_built_again(damage: str) -> None:
     cache.cubin(SOURCE, ARCH, Compiler(b"right " * 100))
     (entry,) = cache.entries()
-    whole = entry.path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[-7] ^= 1
-    return {
-        "empty": b"",
-        "truncated in the head": whole[:10],
-        "truncated in the digest": whole[:30],
-        "truncated in the body": whole[:-1],
-        "no body": whole[:50],
-        "one bit": bytes(flipped),
-        "grown": whole + b"\0",
-        "foreign": b"\x7fELF" + b"something else" * 50,
-        "another format": b"tilesmith-cubin-0\n" + whole[18:],
-    }
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "empty",
-        "truncated in the head",
-        "truncated in the digest",
-        "truncated in the body",
-        "no body",
-        "one bit",
-        "grown",
-        "foreign",
-        "another format",
-    ],
-)
-def test_a_damaged_or_foreign_entry_is_built_again(damage: str) -> None:
-    content = damages()[damage]
-    (entry,) = cache.entries()
-    entry.path.write_bytes(content)
+    entry.path.write_bytes(DAMAGES[damage](entry.path.read_bytes()))
     nvrtc = Compiler(b"rebuilt")
     assert cache.cubin(SOURCE, ARCH, nvrtc) == b"rebuilt"
     assert len(nvrtc.calls) == 1
@@ -236,9 +190,6 @@ def test_a_failed_compilation_leaves_nothing_behind(own_cache: Path) -> None:
     assert not own_cache.exists()
 
 
-# Looking and clearing.
-
-
 def test_entries_tells_the_size_and_the_last_use() -> None:
     assert list(cache.entries()) == []
     start = time.time()
@@ -259,8 +210,6 @@ def test_clear_removes_entries_and_leftovers_and_nothing_else(own_cache: Path) -
     assert cache.clear() == 0
     assert cache.cubin(SOURCE, ARCH, Compiler(b"again")) == b"again"
 
-
-# Many processes at once.
 
 PROCESSES = 16
 SHARED_SOURCES = [SOURCE, SOURCE + "// another"]
@@ -293,19 +242,15 @@ def test_sixteen_processes_that_start_at_once_all_get_whole_cubins(own_cache: Pa
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "pytest"])  # the slow imports, once for all
     barrier = context.Barrier(PROCESSES)
-    processes = [
-        context.Process(target=start_at_once, args=(i, barrier, str(log), str(results))) for i in range(PROCESSES)
-    ]
+    shared = barrier, str(log), str(results)
+    processes = [context.Process(target=start_at_once, args=(i, *shared)) for i in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(300)
     assert [process.exitcode for process in processes] == [0] * PROCESSES
-    assert {path.name: path.read_text() for path in results.iterdir()} == {
-        str(i): "True True" for i in range(PROCESSES)
-    }
+    assert [(results / str(i)).read_text() for i in range(PROCESSES)] == ["True True"] * PROCESSES
     assert len(set(log.read_text().split())) > 1, "they did not race"
-    assert sorted(path.name for path in own_cache.iterdir()) == sorted(
-        cache.key(source, ARCH) + ".cubin" for source in SHARED_SOURCES
-    )
+    expected = {cache.key(source, ARCH) + ".cubin" for source in SHARED_SOURCES}
+    assert {path.name for path in own_cache.iterdir()} == expected
     assert all(cache.cubin(source, ARCH, never) == body(source) for source in SHARED_SOURCES)

@@ -1,17 +1,21 @@
-"""The judge on the CPU: candidates that are right, wrong in every way that a CPU can show, and broken."""
+"""The judge on the CPU: candidates that are right, wrong in every way that a CPU can show, and broken; with a tool
+around the candidate's process; and with a problem that is none."""
 
-import queue
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
 from tilesmith.kernelbench.check.strict import NOTHING_KEPT, OWN_KERNELS, PRECISION, UNTOUCHED
 from tilesmith.kernelbench.check.verdict import Mode, Verdict
+from tilesmith.kernelbench.problem_file import ProblemError
 
 # All tests need the same verdicts, which take many processes: one worker has them.
 pytestmark = pytest.mark.xdist_group("candidates")
@@ -189,51 +193,31 @@ class Verdicts:
     """All candidates, judged by two threads, for the processes start slowly."""
 
     def __init__(self, folder: Path) -> None:
-        self._done: dict[str, Verdict | BaseException] = {}
-        self._changed = threading.Condition()
-        self.place = folder / "child"
+        self.place, self._folder = folder / "child", folder
         (folder / "product.py").write_text(PROBLEM)
         (folder / "of a layer.py").write_text(LAYER)
         sources = FILES | {name: forward(body) for name, body in FORWARDS.items()}
         sources |= {name: HEAD + source for name, source in LAYERS.items()}
         for name, source in sources.items():
             (folder / f"{name}.py").write_text(source.replace("PLACE", str(self.place)))
-        names: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for name in ALL:
-            names.put(name)
-        self._threads = [threading.Thread(target=self._judge, args=(names, folder)) for _ in range(2)]
-        for thread in self._threads:
-            thread.start()
+        self._judges: dict[tuple[int, str], Judge] = {}
+        self._pool = ThreadPoolExecutor(2)
+        self._found = {name: self._pool.submit(self._judge, *about) for name, about in ALL.items()}
 
-    def _judge(self, names: "queue.SimpleQueue[str]", folder: Path) -> None:
-        judges: dict[str, Judge] = {}
-        while not names.empty():
-            name = names.get()
-            problem, mode, accuracy, candidate = ALL[name]
-            result: Verdict | BaseException
-            try:
-                if problem not in judges:
-                    judges[problem] = Judge(folder / problem, device="cpu", limits=Limits(seconds=8, memory=3 * 2**29))
-                result = judges[problem](folder / f"{candidate}.py", mode=mode, accuracy=accuracy)
-            except BaseException as error:
-                result = error
-            with self._changed:
-                self._done[name] = result
-                self._changed.notify_all()
-        for judge in judges.values():
-            judge.__exit__(None, None, None)
+    def _judge(self, problem: str, mode: Mode, accuracy: str, candidate: str) -> Verdict:
+        own = threading.get_ident(), problem  # each thread has its own judges
+        if own not in self._judges:
+            limits = Limits(seconds=8, memory=3 * 2**29)
+            self._judges[own] = Judge(self._folder / problem, device="cpu", limits=limits)
+        return self._judges[own](self._folder / f"{candidate}.py", mode=mode, accuracy=accuracy)
 
     def __getitem__(self, name: str) -> Verdict:
-        with self._changed:
-            self._changed.wait_for(lambda: name in self._done, timeout=300)
-            result = self._done[name]
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        return self._found[name].result(timeout=300)
 
     def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
+        self._pool.shutdown()
+        for judge in self._judges.values():
+            judge.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="module")
@@ -321,36 +305,29 @@ class TestWrong:
     )
     def test_what_is_wrong_is_said(self, verdicts: Verdicts, trial: str, said: str) -> None:
         assert said in detail(verdicts["wrong in many ways"], trial)
-
-    def test_the_rest_is_right(self, verdicts: Verdicts) -> None:
-        assert verdicts["wrong in many ways"].finding("normal").passed
+        assert verdicts["wrong in many ways"].finding("normal").passed  # the rest is right
 
     def test_results_kept_for_the_same_tensor(self, verdicts: Verdicts) -> None:
         verdict = verdicts["kept by address"]
         assert verdict.finding("given inputs").passed
         assert detail(verdict, "given inputs, once more").startswith("wrong: error")
+        assert "given inputs, once more" in failed(verdicts["first result again and again"])
 
     def test_results_kept_for_the_same_values(self, verdicts: Verdicts) -> None:
         verdict = verdicts["kept by content"]
         assert failed(verdict) == [NOTHING_KEPT]
         assert "when the same come again" in detail(verdict, NOTHING_KEPT)
 
-    def test_work_skipped_after_the_first_call(self, verdicts: Verdicts) -> None:
-        assert "given inputs, once more" in failed(verdicts["first result again and again"])
-
-    def test_replaced_functions(self, verdicts: Verdicts) -> None:
+    def test_replaced_functions_and_sizes_built_in(self, verdicts: Verdicts) -> None:
         verdict = verdicts["replaces functions, for its own sizes"]
         assert failed(verdict) == ["other sizes", UNTOUCHED]
         assert detail(verdict, UNTOUCHED) == "replaced: Tensor.__matmul__, time.perf_counter, torch.matmul"
+        assert "RuntimeError: shape '[32, 96, 1]' is invalid" in detail(verdict, "other sizes")
 
     def test_product_of_a_library(self, verdicts: Verdicts) -> None:
         verdict = verdicts["torch's product"]
         assert failed(verdict) == [OWN_KERNELS]
         assert detail(verdict, OWN_KERNELS) == "a call runs mm"
-
-    def test_sizes_built_in(self, verdicts: Verdicts) -> None:
-        verdict = verdicts["replaces functions, for its own sizes"]
-        assert "RuntimeError: shape '[32, 96, 1]' is invalid" in detail(verdict, "other sizes")
 
 
 class TestBroken:
@@ -399,3 +376,48 @@ class TestOfficial:
 
     def test_wrong_values(self, verdicts: Verdicts) -> None:
         assert "not close within 0.0001" in detail(verdicts["official, wrong"], "trial 2")
+
+
+OTHER_PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a):
+        return 2 * a
+def get_inputs():
+    return [torch.rand(50, 60)]
+def get_init_inputs():
+    return []
+"""
+OTHER_CANDIDATE = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, a):
+        return a + a
+"""
+
+
+def test_what_the_sanitizer_says_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Invalid __global__ write of size 4 bytes"
+    tool = tmp_path / "tool.py"
+    tool.write_text(f"import os, sys; print('========= {said}', flush=True); os.execv(sys.argv[1], sys.argv[1:])")
+    (tmp_path / "problem.py").write_text(OTHER_PROBLEM)
+    (tmp_path / "candidate.py").write_text(OTHER_CANDIDATE)
+    monkeypatch.setattr(sanitizer, "find", lambda: str(tool))
+    monkeypatch.setattr(sanitizer, "command", lambda found: [sys.executable, found])
+    steps: list[str] = []
+    with Judge(tmp_path / "problem.py", device="cpu", say=steps.append) as judge:
+        verdict = judge(tmp_path / "candidate.py", sanitize=True)
+    assert steps[:2] == ["building candidate.py", "comparing: given inputs"]
+    assert steps[-1] == "running it under compute-sanitizer"
+    assert [each.name for each in verdict.findings if each.passed is not True] == [sanitizer.NAME]
+    assert verdict.finding(sanitizer.NAME).passed is False
+    assert verdict.finding(sanitizer.NAME).detail == said
+
+
+def test_a_problem_that_cannot_be_used(tmp_path: Path) -> None:
+    problem = tmp_path / "problem.py"
+    problem.write_text("import torch\n")
+    says_why = pytest.raises(ProblemError, match=r"problem\.py has no Model and no get_inputs")
+    with Judge(problem, device="cpu") as judge, says_why:
+        judge(problem)
+    assert not judge._folder.exists()

@@ -36,13 +36,15 @@ def run(*arguments: str) -> Result:
     return result
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, verdict: Verdict | Exception) -> list[Any]:
-    """A GPU, and a judge that gives one verdict. Returns what it will be asked."""
+def pretend(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Verdict | Exception]) -> list[Any]:
+    """A GPU, and a judge that gives the verdict of a candidate's name. Returns what it will be asked."""
     asked: list[Any] = []
 
     class Judge:
-        def __init__(self, problem: Path, *, limits: Limits, say: Callable[[str], None]) -> None:
-            asked.extend([problem, limits.seconds])
+        def __init__(
+            self, problem: Path, *, limits: Limits, say: Callable[[str], object] = str, turn: Any = None
+        ) -> None:
+            self.about = (problem.name, limits.seconds)
             say("building [it]")
 
         def __enter__(self) -> "Judge":
@@ -52,13 +54,17 @@ def pretend(monkeypatch: pytest.MonkeyPatch, verdict: Verdict | Exception) -> li
             asked.append("closed")
 
         def __call__(self, candidate: Path, **options: object) -> Verdict:
-            asked.extend([candidate, options])
+            asked.append((*self.about, candidate.read_text(), options))
+            verdict = verdicts[candidate.name]
             if isinstance(verdict, Exception):
                 raise verdict
             return verdict
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(command, "Judge", Judge)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(devices, "installed", lambda index: devices.named("h200"))
+    for module in (command, check_all):
+        monkeypatch.setattr(module, "Judge", Judge)
     return asked
 
 
@@ -76,16 +82,16 @@ def test_missing_file(files: tuple[str, str]) -> None:
 
 
 def test_right(monkeypatch: pytest.MonkeyPatch, files: tuple[str, str]) -> None:
-    asked = pretend(monkeypatch, RIGHT)
+    asked = pretend(monkeypatch, {"candidate.py": RIGHT})
     result = run(*files, "--timeout", "20", "--accuracy", "tf32", "--sanitize")
     assert result.exit_code == 0
     assert result.stdout == RIGHT.describe() + "\n"
     options = {"mode": "strict", "accuracy": "tf32", "sanitize": True}
-    assert asked == [Path(files[0]), 20.0, Path(files[1]), options, "closed"]
+    assert asked == [("problem.py", 20.0, "", options), "closed"]
 
 
 def test_wrong_as_json(monkeypatch: pytest.MonkeyPatch, files: tuple[str, str]) -> None:
-    pretend(monkeypatch, WRONG)
+    pretend(monkeypatch, {"candidate.py": WRONG})
     result = run(*files, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout) == {
@@ -101,42 +107,11 @@ def test_wrong_as_json(monkeypatch: pytest.MonkeyPatch, files: tuple[str, str]) 
 
 
 def test_a_problem_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, files: tuple[str, str]) -> None:
-    asked = pretend(monkeypatch, ProblemError("problem.py has no Model"))
+    asked = pretend(monkeypatch, {"candidate.py": ProblemError("problem.py has no Model")})
     result = run(*files)
     assert result.exit_code == 2
     assert result.stderr == "Error: problem.py has no Model\n"
     assert asked[-1] == "closed"
-
-
-# All problems of a folder.
-
-
-def pretend_all(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Verdict | Exception]) -> list[Any]:
-    """A GPU, and a judge that gives the verdict of a module's name. Returns what it will be asked."""
-    asked: list[Any] = []
-
-    class Judge:
-        def __init__(self, problem: Path, *, limits: Limits, turn: object) -> None:
-            self.problem = problem
-
-        def __enter__(self) -> "Judge":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def __call__(self, candidate: Path, **options: object) -> Verdict:
-            asked.append((self.problem.name, candidate.read_text(), options))
-            verdict = verdicts[candidate.name]
-            if isinstance(verdict, Exception):
-                raise verdict
-            return verdict
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(devices, "installed", lambda index: devices.named("h200"))
-    monkeypatch.setattr(check_all, "Judge", Judge)
-    return asked
 
 
 def timed(ours: float, torchs: float) -> Verdict:
@@ -150,11 +125,14 @@ def test_modules_that_are_there_are_judged_as_they_are(monkeypatch: pytest.Monke
         folder.mkdir()
         for name in ("a.py", "b.py"):
             (folder / name).write_text(f"# {folder.name}")
-    asked = pretend_all(monkeypatch, {"a.py": timed(1.0, 4.0), "b.py": timed(2.0, 2.0)})
+    asked = pretend(monkeypatch, {"a.py": timed(1.0, 4.0), "b.py": timed(2.0, 2.0)})
     result = run("--all", str(problems), "--modules", str(modules))
     assert result.exit_code == 0, result.output
     options = {"mode": "strict", "accuracy": "fp32"}
-    assert sorted(asked, key=str) == [(name, "# modules", options) for name in ("a.py", "b.py")]
+    found = sorted((each for each in asked if each != "closed"), key=str)
+    assert [(problem, text, own) for problem, _, text, own in found] == [
+        (name, "# modules", options) for name in ("a.py", "b.py")
+    ]
     assert "2 of 2 are right\nproducts: geometric mean 2.000 of torch's speed\nleast of all: 1.000\n" in result.stdout
     assert "torch    4.0000  ratio 4.000  fp32" in result.stdout
 
@@ -164,7 +142,7 @@ def test_a_wrong_module_and_a_problem_without_one_are_named(monkeypatch: pytest.
         (tmp_path / name).write_text("")
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "a.py").write_text("")
-    pretend_all(monkeypatch, {"a.py": WRONG})
+    pretend(monkeypatch, {"a.py": WRONG})
     result = run("--all", str(tmp_path), "--modules", str(tmp_path / "modules"))
     assert result.exit_code == 1
     assert "WRONG: builds" in result.stdout
@@ -179,11 +157,11 @@ def test_modules_are_written_for_problems_that_have_none(monkeypatch: pytest.Mon
     source = check_all.problems_in(None)[0]
     (tmp_path / "problems").mkdir()
     (tmp_path / "problems" / source.name).write_text(source.read_text())
-    asked = pretend_all(monkeypatch, {source.name: timed(0.5, 2.0)})
+    asked = pretend(monkeypatch, {source.name: timed(0.5, 2.0)})
     result = run("--all", str(tmp_path / "problems"), "--modules", str(tmp_path / "modules"))
     assert result.exit_code == 0, result.output
-    assert "class ModelNew" in asked[0][1]
-    assert (tmp_path / "modules" / source.name).read_text() == asked[0][1]
+    assert "class ModelNew" in asked[0][2]
+    assert (tmp_path / "modules" / source.name).read_text() == asked[0][2]
     assert "128x128 cluster 2" in result.stdout
 
 
@@ -198,10 +176,8 @@ def test_modules_are_written_for_problems_that_have_none(monkeypatch: pytest.Mon
         (["--all", "FOLDER"], "has no problem files"),
     ],
 )
-def test_wrong_usage_of_all(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pretend_all(monkeypatch, {})
+def test_wrong_usage(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pretend(monkeypatch, {})
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.py").write_text("")
     names = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file.py")}

@@ -71,8 +71,7 @@ class TestInputs:
 
     def test_smaller_sizes_fit_together(self) -> None:
         smaller = inputs.smaller(given())
-        assert smaller is not None
-        assert [tuple(x.shape) for x in smaller] == [(37, 125), (125, 25)]
+        assert smaller is not None and [tuple(x.shape) for x in smaller] == [(37, 125), (125, 25)]
         assert torch.equal(smaller[0], given()[0][:37, :125])
 
     def test_indices_keep_their_sizes(self) -> None:

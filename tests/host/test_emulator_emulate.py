@@ -1,6 +1,6 @@
 """`tilesmith.emulate`: the same calls as on a GPU, on CPU tensors."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -28,18 +28,6 @@ def test_types_that_the_kernels_do_not_have_raise_as_on_a_gpu() -> None:
         tilesmith.matmul(a, a)
 
 
-def test_gradients_out_and_wider_results() -> None:
-    a, b = torch.randn(6, 8, requires_grad=True), torch.randn(8, 4)
-    with tilesmith.emulate():
-        tilesmith.matmul(a, b).sum().backward()
-        out = torch.empty(6, 4)
-        assert tilesmith.matmul(a.detach(), b, out=out) is out
-        wide = tilesmith.matmul(a.detach().half(), b.half(), out_dtype=torch.float32)
-    torch.testing.assert_close(a.grad, b.sum(1).expand(6, 8))
-    torch.testing.assert_close(out, a.detach() @ b)
-    torch.testing.assert_close(wide, a.detach().half().float() @ b.half().float())
-
-
 def test_empty_and_one_dimensional_products() -> None:
     with tilesmith.emulate():
         assert tilesmith.matmul(torch.ones(0, 3), torch.ones(3, 2)).shape == (0, 2)
@@ -61,29 +49,20 @@ def test_it_nests_and_leaves_no_trace() -> None:
 
 
 def test_threads_have_their_own() -> None:
-    seen = []
-    with tilesmith.emulate():
-        thread = threading.Thread(target=lambda: seen.append(active()))
-        thread.start()
-        thread.join()
-    assert seen == [None]
+    with tilesmith.emulate(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(active).result() is None
 
 
 def test_threads_may_multiply_at_the_same_time() -> None:
     a, b = torch.randn(20, 30), torch.randn(30, 10)
-    results: list[torch.Tensor] = []
 
-    def multiply(seed: int) -> None:
+    def multiply(seed: int) -> torch.Tensor:
         with tilesmith.emulate(seed=seed):
-            results.append(tilesmith.matmul(a, b))
+            return tilesmith.matmul(a, b)
 
-    threads = [threading.Thread(target=multiply, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(torch.equal(result, results[0]) for result in results)
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(multiply, range(4))
+    assert all(torch.equal(first, other) for other in others)
 
 
 def test_an_unknown_gpu_is_named() -> None:

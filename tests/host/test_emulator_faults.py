@@ -1,6 +1,6 @@
 """Bugs planted into copies of the kernels: each is caught, with a message that names the place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -67,170 +67,141 @@ def fp64_mma(replaced: dict[str, str]) -> None:
     run(plan_named(a, b, "fp64_mma 16x16"), a, b, replaced=replaced)
 
 
-# What is done wrong, where, and how: old text, new text; then what runs it, and what the message says.
-BUGS: dict[str, tuple[str, str, str, Callable[[dict[str, str]], None], str]] = {
-    "no wait for a full stage": (
-        "pipeline.cuh",
-        "ptx::barrier_wait(full[at.stage], at.parity);",
-        "",
-        half,
-        r"mma\.cuh:\d+.* reads 16 bytes of shared memory at \d+ that nobody has written",
-    ),
-    "no wait for an empty stage": (
-        "pipeline.cuh",
-        "ptx::barrier_wait(empty[at.stage], at.parity ^ 1);",
-        "",
-        half,
-        r"pipeline\.cuh:\d+.* arrives at the mbarrier at \d+, which has all its arrivals",
-    ),
-    "no wait for the last product": (
-        "kernels/hopper/mma.cuh",
-        "ptx::wgmma_wait<0>();\n    ring_",
-        "ring_",
-        half,
-        r"reads the sums of a product that it has not waited for|mma\.cuh:\d+.* under way when its warpgroup ends",
-    ),
-    "no wait before a stage is released": (
-        "kernels/hopper/mma.cuh",
-        "ptx::wgmma_wait<1>();",
-        "",
-        half,
-        r"tile\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
-    ),
-    "no fence of registers": (
-        "kernels/hopper/rs_mma.cuh",
-        "ptx::wgmma_fence();\n#pragma unroll\n      for",
-        "for",
-        raw,
-        r"rs_mma\.cuh:\d+.* a product of registers that were written with no wgmma.fence since \(its A\)",
-    ),
-    "no fence between proxies": (
-        "tile_store.cuh",
-        "ptx::async_proxy_fence();",
-        ";",
-        half,
-        r"tile_store\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since",
-    ),
-    "no fence of barriers": (
-        "pipeline.cuh",
-        "ptx::barrier_init_fence();",
-        "",
-        half,
-        r"gemm\.cu:\d+.* the mbarrier at \d+ was initialised with no fence since",
-    ),
-    "no wait for a store": (
-        "tile_store.cuh",
-        "ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();",
-        ";",
-        half_of_many_chunks,
-        r"tile_store\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading",
-    ),
-    "no wait for the last store": (
-        "tile_store.cuh",
-        "void drain() const {\n    if (issues())\n      ptx::tma_store_wait_read<0>();",
-        "void drain() const {\n",
-        half,
-        r"tile_store\.cuh:\d+.* under way when the block ends",
-    ),
-    "no barrier before a staged residual is read": (
-        "kernels/hopper/epilogue_driver.cuh",
-        "residual.stage(lent, line);\n      __syncwarp();",
-        "residual.stage(lent, line);",
-        half_with_residual,
-        r"tile_residual\.cuh:\d+.* reads 4 bytes of shared memory at \d+ that nobody has written",
-    ),
-    "more bytes expected than come": (
-        "pipeline.cuh",
-        "expect(full[at.stage], bytes)",
-        "expect(full[at.stage], bytes + 16)",
-        half,
-        r"deadlock: .*mbarrier at \d+, parity 0: 0 of 1 arrivals and 16 bytes are missing at cuda/pipeline\.cuh:\d+",
-    ),
-    "fewer bytes expected than come": (
-        "pipeline.cuh",
-        "expect(full[at.stage], bytes)",
-        "expect(full[at.stage], bytes - 16)",
-        half,
-        r"deadlock: .*0 of 1 arrivals are missing, and 16 bytes came that it did not expect",
-    ),
-    "a stage that is not released": (
-        "kernels/hopper/mma.cuh",
-        "ring_.release(previous_, thread_);\n    advance",
-        "advance",
-        half,
-        r"deadlock: .*block \(0, 0, 0\) threads 0-0: the mbarrier at \d+, parity 0: 2 of 2 arrivals",
-    ),
-    "fewer stages than a step of terms takes": (
-        "pipeline.cuh",
-        "if (++stage == stages) {",
-        "if (++stage == 1) {",
-        terms,
-        r"deadlock: .*threads 128-255: the mbarrier at \d+, parity 1: 1 of 1 arrivals",
-    ),
-    "a wrong width of the swizzle": (
-        "tile.cuh",
-        "8 * line_bytes, line_bytes",
-        "8 * line_bytes, line_bytes / 2",
-        half,
-        r"mma\.cuh:\d+.* that an asynchronous copy has not delivered yet",
-    ),
-    "an edge off by one": (
-        "kernels/simt/simt.cu",
-        "if (row < m && column < n) {",
-        "if (row <= m && column < n) {",
-        simt,
-        r"simt\.cu:\d+: writes 8 bytes of global memory outside of every buffer: \d+ past the end of out",
-    ),
-    "a stray store": (
-        "kernels/simt/simt.cu",
-        "  int buffer = 0;",
-        "  int buffer = 0;\n  if (threadIdx.x == 7)\n    shared_bytes[plan::shared_bytes + 5] = 1;",
-        simt,
-        r"thread 7 at kernels/simt/simt\.cu:\d+: writes 1 bytes of shared memory, 5 past the end of the block's",
-    ),
-    "no barrier": (
-        "kernels/simt/simt.cu",
-        "__syncthreads();\n\n",
-        "\n",
-        simt,
-        r"simt\.cu:.* reads \d+ bytes of shared memory at \d+ that nobody has written",
-    ),
-    "a barrier for most": (
-        "kernels/simt/simt.cu",
-        "  int buffer = 0;",
-        "  int buffer = 0;\n  if (threadIdx.x != 77)\n    __syncthreads();\n  else\n    __syncwarp();",
-        simt,
-        r"deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at kernels/simt/simt\.cu:\d+",
-    ),
-    "no wait for copies": (
-        "kernels/fp64/fp64_mma.cu",
-        "ptx::copy_wait<plan::stages - 2>();",
-        "",
-        fp64_mma,
-        r"copied_tile\.cuh:\d+.* that an asynchronous copy has not delivered yet",
-    ),
-    "no wait for the launch before": (
-        "kernels/split_k_reduce.cu",
-        "ptx::grid_dependency_wait();",
-        "",
-        split,
-        r"split_k_reduce\.cu:\d+: reads workspace before it waits for the launches before its own",
-    ),
-    "a crash": (
-        "kernels/simt/simt.cu",
-        "  int buffer = 0;",
-        "  int buffer = 0;\n  if (threadIdx.x == 9)\n    __builtin_trap();",
-        simt,
-        r"thread 9 at kernels/simt/simt\.cu:\d+: the emulated kernel got signal",
-    ),
-}
+# What is done wrong; what runs it, and the file; the text there, and what it becomes; and what the message says.
+TABLE = r"""
+no wait for a full stage
+  half pipeline.cuh
+- ptx::barrier_wait(full[at.stage], at.parity);
++
+  mma\.cuh:\d+.* reads 16 bytes of shared memory at \d+ that nobody has written
+no wait for an empty stage
+  half pipeline.cuh
+- ptx::barrier_wait(empty[at.stage], at.parity ^ 1);
++
+  pipeline\.cuh:\d+.* arrives at the mbarrier at \d+, which has all its arrivals
+no wait for the last product
+  half kernels/hopper/mma.cuh
+- ptx::wgmma_wait<0>();\n    ring_
++ ring_
+  reads the sums of a product that it has not waited for|mma\.cuh:\d+.* under way when its warpgroup ends
+no wait before a stage is released
+  half kernels/hopper/mma.cuh
+- ptx::wgmma_wait<1>();
++
+  tile\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading
+no fence of registers
+  raw kernels/hopper/rs_mma.cuh
+- ptx::wgmma_fence();\n#pragma unroll\n      for
++ for
+  rs_mma\.cuh:\d+.* a product of registers that were written with no wgmma.fence since \(its A\)
+no fence between proxies
+  half tile_store.cuh
+- ptx::async_proxy_fence();
++ ;
+  tile_store\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since
+no fence of barriers
+  half pipeline.cuh
+- ptx::barrier_init_fence();
++
+  gemm\.cu:\d+.* the mbarrier at \d+ was initialised with no fence since
+no wait for a store
+  half_of_many_chunks tile_store.cuh
+- ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();
++ ;
+  tile_store\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading
+no wait for the last store
+  half tile_store.cuh
+- void drain() const {\n    if (issues())\n      ptx::tma_store_wait_read<0>();
++ void drain() const {\n
+  tile_store\.cuh:\d+.* under way when the block ends
+no barrier before a staged residual is read
+  half_with_residual kernels/hopper/epilogue_driver.cuh
+- residual.stage(lent, line);\n      __syncwarp();
++ residual.stage(lent, line);
+  tile_residual\.cuh:\d+.* reads 4 bytes of shared memory at \d+ that nobody has written
+more bytes expected than come
+  half pipeline.cuh
+- expect(full[at.stage], bytes)
++ expect(full[at.stage], bytes + 16)
+  deadlock: .*mbarrier at \d+, parity 0: 0 of 1 arrivals and 16 bytes are missing at cuda/pipeline\.cuh:\d+
+fewer bytes expected than come
+  half pipeline.cuh
+- expect(full[at.stage], bytes)
++ expect(full[at.stage], bytes - 16)
+  deadlock: .*0 of 1 arrivals are missing, and 16 bytes came that it did not expect
+a stage that is not released
+  half kernels/hopper/mma.cuh
+- ring_.release(previous_, thread_);\n    advance
++ advance
+  deadlock: .*block \(0, 0, 0\) threads 0-0: the mbarrier at \d+, parity 0: 2 of 2 arrivals
+fewer stages than a step of terms takes
+  terms pipeline.cuh
+- if (++stage == stages) {
++ if (++stage == 1) {
+  deadlock: .*threads 128-255: the mbarrier at \d+, parity 1: 1 of 1 arrivals
+a wrong width of the swizzle
+  half tile.cuh
+- 8 * line_bytes, line_bytes
++ 8 * line_bytes, line_bytes / 2
+  mma\.cuh:\d+.* that an asynchronous copy has not delivered yet
+an edge off by one
+  simt kernels/simt/simt.cu
+- if (row < m && column < n) {
++ if (row <= m && column < n) {
+  simt\.cu:\d+: writes 8 bytes of global memory outside of every buffer: \d+ past the end of out
+a stray store
+  simt kernels/simt/simt.cu
+-   int buffer = 0;
++   int buffer = 0;\n  if (threadIdx.x == 7)\n    shared_bytes[plan::shared_bytes + 5] = 1;
+  thread 7 at kernels/simt/simt\.cu:\d+: writes 1 bytes of shared memory, 5 past the end of the block's
+no barrier
+  simt kernels/simt/simt.cu
+- __syncthreads();\n\n
++ \n
+  simt\.cu:.* reads \d+ bytes of shared memory at \d+ that nobody has written
+a barrier for most
+  simt kernels/simt/simt.cu
+-   int buffer = 0;
++   int buffer = 0;\n  if (threadIdx.x != 77)\n    __syncthreads();\n  else\n    __syncwarp();
+  deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at kernels/simt/simt\.cu:\d+
+no wait for copies
+  fp64_mma kernels/fp64/fp64_mma.cu
+- ptx::copy_wait<plan::stages - 2>();
++
+  copied_tile\.cuh:\d+.* that an asynchronous copy has not delivered yet
+no wait for the launch before
+  split kernels/split_k_reduce.cu
+- ptx::grid_dependency_wait();
++
+  split_k_reduce\.cu:\d+: reads workspace before it waits for the launches before its own
+a crash
+  simt kernels/simt/simt.cu
+-   int buffer = 0;
++   int buffer = 0;\n  if (threadIdx.x == 9)\n    __builtin_trap();
+  thread 9 at kernels/simt/simt\.cu:\d+: the emulated kernel got signal
+"""
+
+
+def bugs() -> Iterator[tuple[str, tuple[Callable[[dict[str, str]], None], dict[str, str], str]]]:
+    """Names, and what runs each, the file as it is then, and the message."""
+    runs = {
+        run.__name__: run for run in (half, half_of_many_chunks, half_with_residual, split, raw, terms, simt, fp64_mma)
+    }
+    rows = TABLE.strip("\n").splitlines()
+    for name, where, old, new, message in zip(*(rows[i::5] for i in range(5)), strict=True):
+        run, file = where.split()
+        texts = (text[2:].replace("\\n", "\n") for text in (old, new))
+        yield name, (runs[run], planted(file, *texts), message.strip())
+
+
+BUGS = dict(bugs())
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str) -> None:
-    file, old, new, product, message = BUGS[bug]
+    run, replaced, message = BUGS[bug]
     with pytest.raises(EmulationError, match=f"(?s){message}"):
-        product(planted(file, old, new))
+        run(replaced)
 
 
 def test_a_wrong_swizzle_shows_in_the_result() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from meta_tensors import meta
 
 import tilesmith
 from tilesmith.bench import suites
@@ -31,10 +32,6 @@ from tilesmith.planner import choose, rejections
 H200, A100 = KNOWN_GPUS["h200"], KNOWN_GPUS["a100"]
 SUITES = ("aligned", "batched", "kernelbench", "llm", "odd", "seeds", "skinny", "small")  # others repeat their products
 KINDS: list[tuple[str, Accuracy]] = [("float32", "fp32"), ("float32", "tf32"), ("bfloat16", "fp32")]
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def planned(product: Product, dtype: str, accuracy: Accuracy, gpu: Device) -> Plan:
@@ -67,9 +64,8 @@ def drawn(picture: list[str]) -> tuple[int, int]:
     rows = [line for line in picture if "|" in line]
     columns = {line.count("|") - 1 - line.count("| ... |") for line in rows}
     assert len(columns) == 1
-    left_out = {
-        name: int(count.replace(",", "")) for count, name in re.findall(r"([\d,]+) (rows|columns)", picture[-1])
-    }
+    counts = re.findall(r"([\d,]+) (rows|columns)", picture[-1])
+    left_out = {name: int(count.replace(",", "")) for count, name in counts}
     assert (" ... " in rows[0]) == ("columns" in left_out)
     assert any(line.strip() == "..." for line in picture) == ("rows" in left_out)
     return len(rows) + left_out.get("rows", 0), columns.pop() + left_out.get("columns", 0)
@@ -105,11 +101,9 @@ def assert_agrees(found: Explanation, plan: Plan) -> None:
     m, n = (problem.n, problem.m) if tiling.swap_ab else (problem.m, problem.n)
     down, across = math.ceil(m / tiling.rows), math.ceil(n / tiling.columns)
     assert drawn(list(tiles.picture())) == (down, across)
-    assert drawn(list(tiles.picture_of_a_tile())) == (
-        tiling.rows // tiling.worker_rows,
-        tiling.columns // tiling.worker_columns,
-    )
-    workers = tiling.rows * tiling.columns // (tiling.worker_rows * tiling.worker_columns) * tiling.worker_sets
+    of_a_tile = tiling.rows // tiling.worker_rows, tiling.columns // tiling.worker_columns
+    assert drawn(list(tiles.picture_of_a_tile())) == of_a_tile
+    workers = math.prod(of_a_tile) * tiling.worker_sets
     threads = {"warpgroups": 128, "warps": 32}[tiling.workers]
     assert threads * (workers + tiling.loaders) == plan.product.kernel.threads
     assert tiles.tiles == down * across * problem.batches
@@ -132,17 +126,13 @@ def assert_agrees(found: Explanation, plan: Plan) -> None:
     assert {each.candidate for each in found.alternatives} == {each.candidate for each in rejections(plan)}
     compared = [each.cycles for each in found.alternatives if each.cycles is not None]
     assert compared == sorted(compared)
-    assert [each.cycles for each in found.alternatives[len(compared) :]] == [None] * (
-        len(found.alternatives) - len(compared)
-    )
+    assert all(each.cycles is None for each in found.alternatives[len(compared) :])
     assert json.loads(json.dumps(dataclasses.asdict(found), allow_nan=False))["plan"] == plan.name
 
 
 @pytest.mark.parametrize(("dtype", "accuracy"), KINDS, ids=["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("suite", SUITES)
-def test_every_product_of_the_suites_is_explained_for_every_known_gpu(
-    suite: str, dtype: str, accuracy: Accuracy
-) -> None:
+def test_every_product_of_a_suite_is_explained_for_every_known_gpu(suite: str, dtype: str, accuracy: Accuracy) -> None:
     for product in suites.load(suite):
         for gpu in KNOWN_GPUS.values():
             plan = planned(product, dtype, accuracy, gpu)
@@ -168,33 +158,24 @@ def test_there_may_be_nothing_to_do(a: tuple[int, ...], b: tuple[int, ...]) -> N
         assert "The tiles" in str(found)
 
 
-# What the words say.
-
-
 def test_planes_are_explained() -> None:
     found = explained(meta(8205, 2949), meta(2949, 5921))
     split, product, wide_split, wide_product = found.launches
-    assert (
-        split.words.does
-        == "splits both operands into two float16 terms each, scaled, and finds the range statistics of their values"
-    )
+    does = "splits both operands into two float16 terms each, scaled, and finds the range statistics of their values"
+    assert split.words.does == does
     assert "three products of 2 by 2 float16 terms" in product.words.does
     assert (product.words.terms, product.words.term_products) == ((2, 2), 3)
     assert product.words.returns_at_once == "if the range statistics find values that these terms cannot hold"
-    assert (
-        wide_split.words.does == "splits both operands into three bfloat16 terms each, which hold float32's whole range"
-    )
+    does = "splits both operands into three bfloat16 terms each, which hold float32's whole range"
+    assert wide_split.words.does == does
     assert "six products of 3 by 3 bfloat16 terms" in wide_product.words.does
     assert wide_split.words.returns_at_once == wide_product.words.returns_at_once != product.words.returns_at_once
     assert split.words.returns_at_once is None
     assert [part.name for part in found.estimate.parts] == ["preparation", "product", "idle launches"]
     assert not found.promises.independent_of_other_rows
     assert "No larger than that of torch's float32 product" in one_line(str(found))
-
-
-def test_short_sums_keep_the_least_product() -> None:
-    plan = hopper.plan(Problem.of(meta(4096, 256), meta(256, 4096)), H200, hopper.Configuration(128, 128))
-    assert explanation_of(plan).launches[1].words.term_products == 4
+    short = hopper.plan(Problem.of(meta(4096, 256), meta(256, 4096)), H200, hopper.Configuration(128, 128))
+    assert explanation_of(short).launches[1].words.term_products == 4  # the least one too
 
 
 def test_an_operand_that_the_product_splits_itself_is_explained() -> None:
@@ -301,9 +282,7 @@ def test_what_is_promised(gpu: str, dtype: torch.dtype, accuracy: str, independe
         ("h200", "fp32", 32, "As small as float32 can have it: one rounding."),
     ],
 )
-def test_the_error_of_float32_is_that_of_the_kernel_and_the_accuracy(
-    gpu: str, accuracy: str, k: int, error: str
-) -> None:
+def test_the_error_of_float32_is_that_of_kernel_and_accuracy(gpu: str, accuracy: str, k: int, error: str) -> None:
     assert explained(meta(4096, k), meta(k, 4096), gpu, accuracy).promises.error.startswith(error)
 
 
@@ -318,15 +297,12 @@ def test_alternatives_are_ten_at_most_and_the_rest_is_counted() -> None:
     lines = section(str(found), "Not taken")
     assert len(lines) == 11
     assert lines[-1] == f"  and {len(found.alternatives) - 10} others"
-    assert {
-        family.name for family in FAMILIES if family.rejects(Problem.of(meta(8205, 2949), meta(2949, 5921)), H200)
-    } <= {each.candidate for each in found.alternatives}
+    problem = Problem.of(meta(8205, 2949), meta(2949, 5921))
+    refused = {family.name for family in FAMILIES if family.rejects(problem, H200)}
+    assert refused <= {each.candidate for each in found.alternatives}
     few = explained(meta(8205, 2949), meta(2949, 5921), "a100")
     assert "others" not in str(few)
     assert "hopper: needs compute capability 9.0, and NVIDIA A100 has 8.0" in str(few)
-
-
-# Where it is explained for.
 
 
 def test_without_a_gpu_it_is_an_h200_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,14 +313,8 @@ def test_without_a_gpu_it_is_an_h200_and_says_so(monkeypatch: pytest.MonkeyPatch
 
 def test_with_a_gpu_it_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     here = dataclasses.replace(A100, name="Some GPU", sm_count=10)
-    properties = SimpleNamespace(
-        name="Some GPU",
-        multi_processor_count=10,
-        clock_rate=1_000_000,
-        memory_clock_rate=1_000_000,
-        memory_bus_width=512,
-        L2_cache_size=2**20,
-    )
+    properties = SimpleNamespace(name="Some GPU", multi_processor_count=10, clock_rate=1_000_000)
+    vars(properties).update(memory_clock_rate=1_000_000, memory_bus_width=512, L2_cache_size=2**20)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -382,9 +352,6 @@ def test_operands_that_are_converted_first_are_explained_as_such() -> None:
         tilesmith.explain(a, a, gpu="k80")
 
 
-# Costs and peaks.
-
-
 def test_parts_of_a_cost_sum_to_its_cycles() -> None:
     cost = Cost(product=1e5 + 0.1, preparation=2e4, idle_launches=3e3, reduction=4e2, scale=1.13, timer=6e3)
     assert sum(cost.cycles_by_part.values()) == pytest.approx(cost.cycles, rel=1e-14)
@@ -395,11 +362,7 @@ def test_parts_of_a_cost_sum_to_its_cycles() -> None:
 )
 def test_peaks_are_those_of_the_data_sheets(name: str, tflops: float) -> None:
     rate = tensor_rate(KNOWN_GPUS[name].capability, "fp16")
-    assert rate is not None
-    assert Peak.known(name).flops_per_second(rate) == pytest.approx(tflops * 1e12, rel=0.005)
-
-
-# The command.
+    assert rate is not None and Peak.known(name).flops_per_second(rate) == pytest.approx(tflops * 1e12, rel=0.005)
 
 
 def run(*arguments: str) -> Result:
@@ -430,8 +393,7 @@ def test_the_command_prints_json_with_all_alternatives() -> None:
 def test_the_example_in_the_documentation_is_what_the_command_prints() -> None:
     documentation = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
     found = re.search(r"`tilesmith explain (.*)` prints\n\n```\n(.*?)```\n", documentation, re.DOTALL)
-    assert found is not None
-    assert run(*found[1].split()).stdout == found[2]
+    assert found is not None and run(*found[1].split()).stdout == found[2]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from launched import constants_of
 from machine_code import assert_does_not_compile_with, assert_nothing_spills, instructions_of_each, total
+from meta_tensors import meta
 
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.plan import Plan
@@ -19,10 +20,6 @@ H200 = KNOWN_GPUS["h200"]
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
 
-def meta(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, device="meta")
-
-
 def laid_out(rows: int, columns: int, layout: str, aligned: bool = True) -> torch.Tensor:
     gap = 0 if aligned else 1
     return meta(columns, rows + gap).T[:rows] if layout == "t" else meta(rows, columns + gap)[:, :columns]
@@ -30,9 +27,6 @@ def laid_out(rows: int, columns: int, layout: str, aligned: bool = True) -> torc
 
 def mmas(tile: Tile) -> tuple[int, int]:
     return tile.m // tile.warps_m // 16, tile.n // tile.warps_n // 8
-
-
-# Plans.
 
 
 @pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
@@ -71,9 +65,7 @@ def test_short_sums_are_of_doubles_on_hopper(shape: tuple[int, int, int]) -> Non
     ],
 )
 def test_what_it_cannot_do_is_said_and_left_to_others(problem: Problem, part: str) -> None:
-    reason = fp64_mma.rejects(problem, H200)
-    assert reason is not None
-    assert part in reason
+    assert part in str(fp64_mma.rejects(problem, H200))
     assert choose(problem, H200).family != "fp64_mma"
 
 
@@ -87,10 +79,8 @@ def test_other_gpus_sum_in_chains() -> None:
 
 def test_tiles_that_a_grid_has_no_room_for_are_excluded() -> None:
     problem = Problem.of(meta(2**20, 8), meta(8, 64))
-    assert {each.candidate for each in fp64_mma.exclusions(problem, H200)} == {
-        "fp64_mma 16x32x64",
-        "fp64_mma 16x16x128",
-    }
+    excluded = {each.candidate for each in fp64_mma.exclusions(problem, H200)}
+    assert excluded == {"fp64_mma 16x32x64", "fp64_mma 16x16x128"}
     assert len(list(fp64_mma.candidates(problem, H200))) == len(TILES) - 2
 
 
@@ -102,9 +92,6 @@ def test_every_tile_divides_evenly_among_its_warps(tile: Tile) -> None:
     assert {2 * mmas_m, mmas_n} <= {2, 4}
     assert tile.blocks_per_sm > 1
     assert tile.shared_bytes * tile.blocks_per_sm <= H200.shared_bytes_per_sm - 1024 * tile.blocks_per_sm
-
-
-# The machine code.
 
 
 ALIGNMENTS = list(itertools.product((True, False), repeat=2))  # of a and b

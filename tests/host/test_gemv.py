@@ -6,6 +6,7 @@ import pytest
 import torch
 from launched import constants_of, parameters_of
 from machine_code import assert_nothing_spills, instructions, total
+from meta_tensors import meta
 
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.plan import Plan
@@ -74,16 +75,12 @@ def test_it_is_chosen_for_a_matrix_by_a_vector_whichever_comes_first() -> None:
     ],
 )
 def test_what_it_rejects(a: tuple[int, ...], b: tuple[int, ...], word: str) -> None:
-    reason = gemv.rejects(Problem.of(torch.empty(a, device="meta"), torch.empty(b, device="meta")), H200)
-    assert reason is not None
-    assert word in reason
+    assert word in str(gemv.rejects(Problem.of(meta(*a), meta(*b)), H200))
 
 
 @pytest.mark.parametrize(("lines", "k"), [(2048, 1048576), (5, 100)])
 @pytest.mark.parametrize(("aligned", "vector_stride"), [(True, 1), (False, 1), (True, 2)])
-def test_the_machine_code_reads_vectors_and_does_not_spill(
-    lines: int, k: int, aligned: bool, vector_stride: int
-) -> None:
+def test_machine_code_reads_vectors_and_does_not_spill(lines: int, k: int, aligned: bool, vector_stride: int) -> None:
     stage = planned(lines, k, aligned=aligned, vector_stride=vector_stride).launches[0]
     assert_nothing_spills(stage)
     found = instructions(stage.kernel)

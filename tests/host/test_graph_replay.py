@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -135,18 +136,7 @@ def test_threads_have_a_recording_one_at_a_time() -> None:
             busy.release()
             launches.graphs[1,] = recording
 
-    failed: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            use()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(use) for _ in range(4)]:
+            done.result()
     assert len(launches.graphs) == 1

@@ -12,6 +12,7 @@ from emulated import H200, assert_nothing_else_written, empty, integers, placed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launched import constants_of
+from strategies import batches, strides_for
 
 from tilesmith import emulator
 from tilesmith.core.device import Device
@@ -80,9 +81,6 @@ def fitted(configuration: Configuration, problem: Problem, device: Device) -> Co
     return next(c for c in found if hopper.unsuited(problem, device, c) is None)
 
 
-# Tiles.
-
-
 @pytest.mark.parametrize("tile", tiles.TILES, ids=lambda tile: "{}x{}".format(*tile))
 def test_every_tile_multiplies_with_edges(tile: tuple[int, int]) -> None:
     """In one of the layouts, with or without a cluster, and in several orders of its threads."""
@@ -127,9 +125,6 @@ def test_a_ring_goes_round_many_times() -> None:
         assert constants_of(plan.product.kernel, GemmConstants).stages < 2600 // 64 // 2
 
 
-# Parts of K.
-
-
 @pytest.mark.parametrize("split_k", [2, 3, 5, 7])
 def test_parts_of_k_need_not_be_equal(split_k: int) -> None:
     k = 64 * 6 + 9
@@ -147,9 +142,6 @@ def test_parts_of_k_are_added_in_their_order(split_k: int) -> None:
     a[:, 64:256:64] = torch.tensor([2.0**24, 1.0, -(2.0**24)])
     plan = hopper.plan(Problem.of(a, b, out_dtype=FLOAT32), H200, replace(SMALL, split_k=split_k))
     assert (emulator.run(plan, a, b) == 0).all()
-
-
-# Operands.
 
 
 @pytest.mark.parametrize(
@@ -190,27 +182,15 @@ def test_lines_of_several_segments_are_realigned(length: int, offset: int) -> No
     assert_right(replace(SMALL, swap_ab=True), matrix(5, 9), strided((9, length), (length, 1), offset))
 
 
-# Batches.
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        ((3, 40, 72), (3, 72, 40)),
-        ((3, 37, 69), (3, 69, 35)),
-        ((3, 40, 72), (72, 40)),
-        ((40, 72), (3, 72, 40)),
-        ((37, 69), (3, 69, 35)),
-        ((2, 1, 40, 72), (3, 72, 40)),
-        ((3, 40, 72), (2, 1, 72, 40)),
-        ((3, 37, 69), (2, 1, 69, 35)),
-        ((3, 1, 40, 72), (2, 1, 4, 72, 40)),
-        ((3, 1, 37, 69), (2, 1, 4, 69, 35)),
-        ((2, 1, 4, 40, 72), (3, 1, 72, 40)),
-        ((2, 3, 4, 40, 72), (2, 3, 4, 72, 40)),
-        ((5, 1, 69), (5, 69, 35)),
-        ((69,), (5, 69, 35)),
-        ((5, 37, 69), (69,)),
+        *(((3, 40, 72), (3, 72, 40)), ((3, 37, 69), (3, 69, 35)), ((3, 40, 72), (72, 40))),
+        *(((40, 72), (3, 72, 40)), ((37, 69), (3, 69, 35)), ((2, 1, 40, 72), (3, 72, 40))),
+        *(((3, 40, 72), (2, 1, 72, 40)), ((3, 37, 69), (2, 1, 69, 35)), ((3, 1, 40, 72), (2, 1, 4, 72, 40))),
+        *(((3, 1, 37, 69), (2, 1, 4, 69, 35)), ((2, 1, 4, 40, 72), (3, 1, 72, 40))),
+        *(((2, 3, 4, 40, 72), (2, 3, 4, 72, 40)), ((5, 1, 69), (5, 69, 35)), ((69,), (5, 69, 35))),
+        *(((5, 37, 69), (69,)),),
     ],
     ids=str,
 )
@@ -239,26 +219,12 @@ def test_rows_that_a_batch_became() -> None:
             assert_right(c, a, b)
 
 
-# Outputs.
-
-
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=str)
 @pytest.mark.parametrize(
     ("strides", "offset"),
     [
-        ((88, 1), 0),
-        ((88, 1), 8),
-        ((88, 1), 1),
-        ((88, 1), 4),
-        ((75, 1), 0),
-        ((75, 1), 1),
-        ((78, 1), 0),
-        ((1, 88), 0),
-        ((1, 75), 0),
-        ((1, 75), 1),
-        ((1, 76), 2),
-        ((150, 2), 0),
-        ((3, 300), 1),
+        *(((88, 1), 0), ((88, 1), 8), ((88, 1), 1), ((88, 1), 4), ((75, 1), 0), ((75, 1), 1), ((78, 1), 0)),
+        *(((1, 88), 0), ((1, 75), 0), ((1, 75), 1), ((1, 76), 2), ((150, 2), 0), ((3, 300), 1)),
     ],
 )
 def test_outputs_with_any_strides(strides: tuple[int, int], offset: int, dtype: torch.dtype) -> None:
@@ -311,38 +277,6 @@ def test_outputs_with_batches_in_any_order_of_dimensions(gap: int) -> None:
         assert_right(SMALL, a, b, empty(shape, strides, BFLOAT16))
     # Lines that are aligned in each matrix, but not from one to the next.
     assert_right(SMALL, a, b, empty((2, 3, 40, 24), (3 * (960 + gap), 960 + gap, 24, 1), BFLOAT16))
-
-
-# Anything.
-
-
-@st.composite
-def strides_for(draw: st.DrawFn, shape: Sequence[int], may_expand: bool) -> tuple[list[int], int]:
-    """Strides in which no two elements meet, in any order of the dimensions, with gaps; and an offset. The common
-    ones are multiples of 8 where they can be. Operands may also be expanded: any dimension may have the stride 0."""
-    strides = [0] * len(shape)
-    step = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
-    is_aligned = draw(st.booleans())
-    for dimension in draw(st.permutations(range(len(shape)))):
-        strides[dimension] = step
-        step = step * shape[dimension] + draw(st.sampled_from([0, 0, 0, 1, 4, 5]))
-        if is_aligned:
-            step = -(-step // 8) * 8
-    if may_expand and draw(st.integers(0, 4)) == 0:
-        strides[draw(st.integers(0, len(shape) - 1))] = 0
-    return strides, draw(st.sampled_from([0, 0, 0, 8, 1, 2, 4, 7]))
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Batch dimensions of a and b that broadcast."""
-    batch = draw(st.lists(st.integers(1, 3), max_size=3))
-
-    def part() -> list[int]:
-        ones = [size if draw(st.booleans()) else 1 for size in batch]
-        return ones[draw(st.integers(0, len(ones))) :]
-
-    return part(), part()
 
 
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 150), st.sampled_from([8, 64, 72, 128, 136]))

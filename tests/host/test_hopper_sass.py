@@ -7,21 +7,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+import machine_code
 import pytest
 import torch
 from launched import constants_of
-from machine_code import (
-    assert_nothing_spills,
-    complaints,
-    disassembled,
-    instructions_in,
-    instructions_of_each,
-    overwritten_operands,
-    products_of_registers,
-    total,
-)
+from machine_code import assert_does_not_compile, assert_nothing_spills, complaints, instructions_of_each, total
+from meta_tensors import laid_out, meta
 
-from tilesmith import CompilationError
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.plan import Plan, Wgmma
 from tilesmith.core.problem import Problem
@@ -39,14 +31,6 @@ LAYOUTS = ["nn", "nt", "tn", "tt"]
 OUTS = ["rows", "columns", "odd rows", "odd columns", "short rows", "short columns", "split"]
 # Batch dimensions of a and b, by the rank of the batch.
 BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ()), ((3,), (3,)), ((3, 1), (4,)), ((3, 1), (2, 1, 4))]
-
-
-def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def laid_out(*shape: int, columns: bool, dtype: torch.dtype) -> torch.Tensor:
-    return meta(*shape[:-2], shape[-1], shape[-2], dtype=dtype).mT if columns else meta(*shape, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -70,14 +54,14 @@ class Case:
         m, n = (4096, 2048) if self.many else (40, 16)
         k = 64 if self.out.startswith("short") else 256
         a_batch, b_batch = BATCHES[self.rank]
-        a = laid_out(*a_batch, m, k, columns=self.layout[0] == "t", dtype=self.dtype)
-        b = laid_out(*b_batch, k, n, columns=self.layout[1] == "t", dtype=self.dtype)
+        a = laid_out(*a_batch, m, k, layout=self.layout[0], dtype=self.dtype)
+        b = laid_out(*b_batch, k, n, layout=self.layout[1], dtype=self.dtype)
         batch = torch.broadcast_shapes(a_batch, b_batch)
         along_m = self.out.endswith("columns")
         gap = 3 if self.out.startswith("odd") else 0
         shape = (m + gap, n) if along_m else (m, n + gap)
         out_dtype = torch.float32 if self.wide else self.dtype
-        out = laid_out(*batch, *shape, columns=along_m, dtype=out_dtype)[..., :m, :n]
+        out = laid_out(*batch, *shape, layout="t" if along_m else "n", dtype=out_dtype)[..., :m, :n]
         return Problem.of(a, b, out=out, out_dtype=out_dtype)
 
     @property
@@ -115,6 +99,7 @@ def cases() -> list[Case]:
 
 
 CASES = cases()
+READ = CASES[::2]  # those whose machine code is read
 
 
 def constants(plan: Plan) -> gemm.GemmConstants:
@@ -134,15 +119,14 @@ def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
     assert seen("cluster", "rank") == set(itertools.product((1, 2), range(4)))
     kernels = [constants(case.plan) for case in CASES]
     stores = {(c.out_store, c.out_along_m, c.Output == "float") for c in kernels}
-    # Sums of terms alone are stored directly: see test_planes.py.
+    # Sums of terms alone are stored directly: see test_terms.py.
     ways = itertools.product(set(Store) - {Store.DIRECT}, (False, True), (False, True))
     assert stores == set(ways) - {(Store.VECTORS, True, wide) for wide in (False, True)}
     assert {c.batch_dims for c in kernels} == {0, 1, 2, 3}
     assert {c.store_waits for c in kernels} == {False, True}
     assert {c.out_is_partial for c in kernels} == {False, True}
-
-
-READ = CASES[::2]  # those whose machine code is read
+    assert {case.tile for case in READ} == set(tiles.TILES)
+    assert {(case.out, case.wide) for case in READ} == set(STORES)
 
 
 def test_only_the_tallest_tiles_leave_results_to_others() -> None:
@@ -151,11 +135,6 @@ def test_only_the_tallest_tiles_leave_results_to_others() -> None:
         (case.tile, case.out) for case in CASES if case.wide
     }
     assert left == {((192, 176), out) for out in OUTS if out.startswith("odd")}
-
-
-def test_the_kernels_that_are_read_have_all_tiles_and_all_ways_to_store() -> None:
-    assert {case.tile for case in READ} == set(tiles.TILES)
-    assert {(case.out, case.wide) for case in READ} == set(STORES)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in READ], ids=str)
@@ -195,9 +174,6 @@ def assert_is_what_the_plan_asks_for(case: Case, found: Counter[str]) -> None:
     assert (total(found, r"UCGABAR_ARV") > 0) == (case.cluster > 1)
     assert total(found, r"(LDL|STL)\b.*") == 0
     assert total(found, r"LDG\..*") == 0  # operands come by TMA alone
-
-
-# The kernels around the product.
 
 
 def around(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> Plan:
@@ -247,7 +223,9 @@ def test_copies_and_reductions_do_not_spill_and_move_vectors(plan: Plan) -> None
 def test_kernels_that_are_read_together_are_read_like_each_alone() -> None:
     kernels = [launch.kernel for launch in AROUND["two copies"].launches if not launch.multiplies]
     assert len(kernels) == 2
-    assert instructions_of_each(kernels) == [instructions_in(disassembled(kernel)) for kernel in kernels]
+    assert instructions_of_each(kernels) == [
+        machine_code.instructions_in(machine_code.disassembled(kernel)) for kernel in kernels
+    ]
 
 
 def test_products_that_wait_for_each_other_show_in_the_log() -> None:
@@ -317,8 +295,8 @@ def test_registers_that_are_written_while_products_may_read_them_are_found(
     during: str, after: str, left: str, found: list[str]
 ) -> None:
     text = LOOP.format(during=during, after=after, left=left)
-    assert overwritten_operands(text) == found
-    assert products_of_registers(text) == 1
+    assert machine_code.overwritten_operands(text) == found
+    assert machine_code.products_of_registers(text) == 1
 
 
 def test_registers_that_are_written_around_a_loop_before_the_wait_are_found() -> None:
@@ -333,11 +311,11 @@ def test_registers_that_are_written_around_a_loop_before_the_wait_are_found() ->
 .L_x_2:
         /*0050*/                   EXIT ;
 """
-    assert overwritten_operands(text.replace("{a}", "4")) == ["LDS.128 R4, [R0]"]
-    assert overwritten_operands(text.replace("{a}", "8")) == []
+    assert machine_code.overwritten_operands(text.replace("{a}", "4")) == ["LDS.128 R4, [R0]"]
+    assert machine_code.overwritten_operands(text.replace("{a}", "8")) == []
     of_descriptors = text.replace("R{a}, gdesc[UR8]", "gdesc[UR8]")
-    assert overwritten_operands(of_descriptors) == []
-    assert products_of_registers(of_descriptors) == 0
+    assert machine_code.overwritten_operands(of_descriptors) == []
+    assert machine_code.products_of_registers(of_descriptors) == 0
 
 
 @pytest.mark.parametrize(("left", "found"), [("0x1", ["MOV R8, R2"]), ("0x0", [])])
@@ -352,7 +330,7 @@ def test_products_are_waited_for_by_groups(left: str, found: list[str]) -> None:
         /*0050*/                   MOV R8, R2 ;
         /*0060*/                   EXIT ;
 """
-    assert overwritten_operands(text) == found
+    assert machine_code.overwritten_operands(text) == found
 
 
 @pytest.mark.parametrize(
@@ -364,26 +342,16 @@ def test_products_are_waited_for_by_groups(left: str, found: list[str]) -> None:
 )
 def test_constants_that_contradict_each_other_do_not_compile(name: str, value: int) -> None:
     text = source.render(CASES[0].plan.product.kernel)
-    wrong = re.sub(rf"\b{name} = \d+;", f"{name} = {value};", text)
-    assert wrong != text
-    with pytest.raises(CompilationError, match="static assertion failed"):
-        compiler.compile(wrong, "sm_90a")
+    assert_does_not_compile(text, re.sub(rf"\b{name} = \d+;", f"{name} = {value};", text))
 
 
 def test_parameters_of_another_size_do_not_compile() -> None:
     for launch in AROUND["two copies"].launches:
-        size = len(launch.parameters.packed())
-        text = source.render(launch.kernel)
-        wrong = text.replace(f"sizeof(Parameters) == {size}", f"sizeof(Parameters) == {size + 8}")
-        assert wrong != text
-        with pytest.raises(CompilationError, match="static assertion failed"):
-            compiler.compile(wrong, "sm_90a")
+        size, text = len(launch.parameters.packed()), source.render(launch.kernel)
+        assert_does_not_compile(text, text.replace(f"(Parameters) == {size}", f"(Parameters) == {size + 8}"))
 
 
 def test_a_tile_that_the_product_instruction_does_not_fit_does_not_compile() -> None:
-    kernel = CASES[0].plan.product.kernel
-    text = source.render(kernel)
+    text = source.render(CASES[0].plan.product.kernel)
     wrong = text.replace(f"tile_n = {constants(CASES[0].plan).tile_n};", "tile_n = 100;")
-    assert wrong != text
-    with pytest.raises(CompilationError, match=r"float \[50\]"):
-        compiler.compile(wrong, "sm_90a")
+    assert_does_not_compile(text, wrong, r"float \[50\]")

@@ -97,9 +97,6 @@ def found(function: Any, *shape: int, arguments: tuple[int, ...] = ()) -> Intege
     return numbers
 
 
-# Banks.
-
-
 def conflicts(words: npt.NDArray[Any]) -> int:
     """How often lanes of a part of the warp that is served at once want different words of a bank. By lanes, and the
     words of an access."""
@@ -150,9 +147,6 @@ def test_consumers_read_an_fp32_tile_with_all_banks_evenly(rows: int, mn_major: 
     width = 1 if mn_major else 2
     for instruction in words.reshape(4, 32, -1, width).transpose(0, 2, 1, 3).reshape(-1, 32 * width):
         assert (np.bincount(instruction % BANKS, minlength=BANKS) == width).all()
-
-
-# Tiles.
 
 
 def schedule_of(*values: int) -> Schedule:

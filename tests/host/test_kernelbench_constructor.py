@@ -108,9 +108,7 @@ INIT = "def __init__(self{parameters}):\n    super().__init__()\n    {body}"
         (", Model", "self.x = Model", (3,)),
     ],
 )
-def test_names_in_the_constructor_mean_what_they_mean(
-    parameters: str, body: str, arguments: tuple[object, ...]
-) -> None:
+def test_names_in_constructors_mean_what_they_mean(parameters: str, body: str, arguments: tuple[object, ...]) -> None:
     both(INIT.format(parameters=parameters, body=body), *arguments)
 
 

@@ -165,13 +165,10 @@ def assert_valid_cpp(text: str, folder: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_the_launches_of_a_plan_are_valid_cpp(tmp_path: Path) -> None:
-    plan = PLANS["raw"]
-    kernels = [launch.kernel for launch in plan.launches]
-    assert_valid_cpp(declared("planned", kernels) + host_part(planned_text(plan).removesuffix("#endif\n")), tmp_path)
-
-
-def test_the_launches_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
+def test_the_launches_of_a_plan_and_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
+    kernels = [launch.kernel for launch in PLANS["raw"].launches]
+    text = planned_text(PLANS["raw"]).removesuffix("#endif\n")
+    assert_valid_cpp(declared("planned", kernels) + host_part(text), tmp_path)
     assert_valid_cpp(declared("general", general_kernels(H200)) + host_part(general_text(H200)), tmp_path)
 
 

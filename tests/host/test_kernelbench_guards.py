@@ -39,25 +39,23 @@ def problem(body: str, init: str = "pass") -> ProblemFile:
     return ProblemFile("p.py", TEXT.replace("INIT", init).replace("BODY", body.replace("\n", "\n        ")))
 
 
+SIZES = "forward takes another way for other sizes"
+NOT_THE_SAME = "forward does not do the same in every call"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            "A @ B if len(A) < 50 else A @ B * 2",
-            "forward takes another way for other sizes at p.py:19: return A @ B if",
-        ),
-        ("A @ B if len(A) > 1 else B * A", "forward takes another way for other sizes at p.py:19"),
-        ("A @ B if B.shape[1] % 2 else A @ B * 2", "forward takes another way for other sizes at p.py:19"),
-        (
-            "C = A @ B\nif A.numel() > 40:\n    C = C + C\nreturn C",
-            "forward takes another way for other sizes at p.py:21",
-        ),
-        ("A.T if len(A) < 50 else A.T.T", "forward takes another way for other sizes at p.py:19"),
-        ("F.relu(A) if len(A) > 50 else A", "forward takes another way for other sizes: aten.relu is not supported at"),
-        ("A * len(A)", "forward takes another way for other sizes at p.py:19: return A * len(A)"),
-        ("A / (len(A) - 1)", "forward takes another way for other sizes: aten.div by something other"),
-        ("A * B.shape[1] ** 0.5", "forward takes another way for other sizes at p.py:19"),
-        ("A[:, :7] * 2", "forward takes another way for other sizes: aten.slice is not supported at p.py:19"),
+        ("A @ B if len(A) < 50 else A @ B * 2", f"{SIZES} at p.py:19: return A @ B if"),
+        ("A @ B if len(A) > 1 else B * A", f"{SIZES} at p.py:19"),
+        ("A @ B if B.shape[1] % 2 else A @ B * 2", f"{SIZES} at p.py:19"),
+        ("C = A @ B\nif A.numel() > 40:\n    C = C + C\nreturn C", f"{SIZES} at p.py:21"),
+        ("A.T if len(A) < 50 else A.T.T", f"{SIZES} at p.py:19"),
+        ("F.relu(A) if len(A) > 50 else A", f"{SIZES}: aten.relu is not supported at"),
+        ("A * len(A)", f"{SIZES} at p.py:19: return A * len(A)"),
+        ("A / (len(A) - 1)", f"{SIZES}: aten.div by something other"),
+        ("A * B.shape[1] ** 0.5", f"{SIZES} at p.py:19"),
+        ("A[:, :7] * 2", f"{SIZES}: aten.slice is not supported at p.py:19"),
         ("self.n += 1; return A @ B", "forward changes self.n"),
         ("self.n += 1; self.cache = A @ B; return self.cache * self.n", "forward changes self.cache, self.n"),
         ("self.seen.append(A.shape); return A @ B", "forward changes self.seen"),
@@ -69,10 +67,10 @@ def problem(body: str, init: str = "pass") -> ProblemFile:
         ("SEEN.append(1); return A @ B", "forward changes the variable SEEN"),
         ("remembered(A @ B)", "forward changes the variable remembered"),
         ("double.calls = 1; return double(A)", "forward changes the variable double"),
-        ("A * random.random()", "forward does not do the same in every call at p.py:19: return A"),
-        ("A * time.perf_counter()", "forward does not do the same in every call at p.py:19: return A"),
-        ("A * next(COUNTER)", "forward does not do the same in every call at p.py:19: return A"),
-        ("A if next(COUNTER) < 2 else F.relu(A)", "forward does not do the same in every call: aten.relu is not"),
+        ("A * random.random()", f"{NOT_THE_SAME} at p.py:19: return A"),
+        ("A * time.perf_counter()", f"{NOT_THE_SAME} at p.py:19: return A"),
+        ("A * next(COUNTER)", f"{NOT_THE_SAME} at p.py:19: return A"),
+        ("A if next(COUNTER) < 2 else F.relu(A)", f"{NOT_THE_SAME}: aten.relu is not"),
         (
             "A @ B if torch.is_grad_enabled() else A @ B * 2",
             "forward takes another way where gradients are switched off at p.py:19: return A @ B if",

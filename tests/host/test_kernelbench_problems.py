@@ -116,32 +116,34 @@ def test_parameters_come_in_the_order_of_their_creation() -> None:
     assert Recognized.from_dict(found.to_dict()) == found
 
 
-def test_a_file_may_define_classes_that_look_for_their_module() -> None:
-    config = "from dataclasses import dataclass\n@dataclass\nclass Config:\n    n: 'int' = 3\n"
-    tail = TAIL.replace("[7, 3]", "[7, Config().n]")
-    assert recognize_here(problem(config + MODEL + tail)) == recognize_here(problem(MODEL + TAIL))
-
-
 def test_strides_of_inputs_are_kept() -> None:
     loaded = load(problem(MODEL + TAIL.replace("torch.rand(5, 7)", "torch.rand(7, 5).T")))
     assert loaded.inputs == (Input("x", 0, (5, 7), torch.float32, (1, 5)),)
 
 
-def test_devices_and_generators_do_not_matter() -> None:
-    model = MODEL.replace("torch.zeros(n)", "torch.zeros(n, device='cuda')").replace(
-        "torch.rand(n)", "torch.rand(n, generator=torch.Generator()).cuda()"
-    )
-    tail = TAIL.replace("torch.rand(5, 7)", "torch.rand(5, 7, pin_memory=True).to('cuda', torch.float32)")
-    assert recognize_here(problem(model + tail)) == recognize_here(problem(MODEL + TAIL))
+CONFIG = "from dataclasses import dataclass\n@dataclass\nclass Config:\n    n: 'int' = 3\n"
+NUMPY = "torch.from_numpy(__import__('numpy').ones({}, 'float32'))"
 
 
-def test_numpy_inputs_and_parameters_go_to_meta() -> None:
-    model = MODEL.replace("torch.rand(n)", "torch.from_numpy(__import__('numpy').ones(n, 'float32'))")
-    tail = TAIL.replace("torch.rand(5, 7)", "torch.from_numpy(__import__('numpy').ones((5, 7), 'float32'))")
-    assert recognize_here(problem(model + tail)) == recognize_here(problem(MODEL + TAIL))
-
-
-# What is no problem.
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        {"\nimport torch\n": f"{CONFIG}\nimport torch\n", "[7, 3]": "[7, Config().n]"},
+        {
+            "torch.zeros(n)": "torch.zeros(n, device='cuda')",
+            "torch.rand(n)": "torch.rand(n, generator=torch.Generator()).cuda()",
+            "torch.rand(5, 7)": "torch.rand(5, 7, pin_memory=True).to('cuda', torch.float32)",
+        },
+        {"torch.rand(n)": NUMPY.format("n"), "torch.rand(5, 7)": NUMPY.format("(5, 7)")},
+    ],
+    ids=["classes that look for their module", "devices and generators", "numpy"],
+)
+def test_what_does_not_matter(replaced: dict[str, str]) -> None:
+    text = MODEL + TAIL
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    assert recognize_here(problem(text)) == recognize_here(problem(MODEL + TAIL))
 
 
 @pytest.mark.parametrize(
@@ -216,9 +218,6 @@ def test_a_problem_that_fails_says_where(old: str, new: str, message: str) -> No
 def test_an_argument_of_another_kind_is_refused(value: str, kind: str) -> None:
     with pytest.raises(UnsupportedError, match=f"problem.py: argument x of forward is {kind}"):
         load(problem(MODEL + TAIL.replace("torch.rand(5, 7)", value)))
-
-
-# In a process of its own.
 
 
 def test_what_a_file_prints_does_not_spoil_the_answer(capfd: pytest.CaptureFixture[str]) -> None:

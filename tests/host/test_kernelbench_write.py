@@ -118,9 +118,6 @@ def test_plans_are_for_the_operands_of_the_problem(texts: dict[str, str]) -> Non
         assert (names["_CAPABILITY"], names["_MULTIPROCESSORS"]) == ((9, 0), 132)
 
 
-# What it computes.
-
-
 class Memory:
     """The functions of the extension, on the CPU."""
 
@@ -212,8 +209,7 @@ def test_products_and_their_gradients_are_those_of_torch(
     gradient = torch.randn(expected.shape)
     out.backward(gradient)
     expected.backward(gradient)
-    for x, y in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(x.grad, y.grad)
+    torch.testing.assert_close([x.grad for x in ours], [y.grad for y in theirs])
 
 
 def test_gradients_have_gradients(texts: dict[str, str]) -> None:
@@ -267,8 +263,7 @@ def test_factors_and_their_gradients_are_those_of_torch(texts: dict[str, str], n
         out = model(*arguments)
         out.pow(2).sum().backward()
         results.append([out.detach(), *(x.grad for x in arguments if isinstance(x, torch.Tensor))])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -282,8 +277,7 @@ def test_triangles_and_their_gradients_are_those_of_torch(texts: dict[str, str],
         out = triangle(leaf * 1, diagonal, upper)
         out.pow(2).sum().backward()
         results.append((out.detach(), leaf.grad))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
     expected = torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
     torch.testing.assert_close(results[0][0], expected)
 
@@ -314,15 +308,19 @@ def test_parameters_have_the_draws_of_the_model() -> None:
     ast.parse(text, feature_version=(3, 8))
 
 
-def test_parameters_in_lists_are_found() -> None:
-    text = RESIDUAL.replace(
-        "torch.nn.Linear(4, 3)", "torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))"
-    )
+def both_models(text: str, *arguments: object) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """The written model and the problem's own, with the same parameters."""
     problem = ProblemFile("p.py", text)
-    models = on_the_cpu(text_of(problem))[0]["ModelNew"](), problem_model(problem)
-    models[0].load_state_dict(models[1].state_dict())
+    ours, theirs = on_the_cpu(text_of(problem))[0]["ModelNew"](*arguments), problem_model(problem, *arguments)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def test_parameters_in_lists_are_found() -> None:
+    layers = "torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))"
+    ours, theirs = both_models(RESIDUAL.replace("torch.nn.Linear(4, 3)", layers))
     x = torch.randn(5, 4)
-    torch.testing.assert_close(models[0](x), models[1](x))
+    torch.testing.assert_close(ours(x), theirs(x))
 
 
 FORWARDS = [
@@ -382,12 +380,8 @@ def get_init_inputs():
 
 def test_forward_asks_for_the_mode_where_the_model_does() -> None:
     text = RESIDUAL.replace("return x * 0.5 +", "return x * (0.5 if self.training else 0.25) +")
-    problem = ProblemFile("p.py", text)
-    written = text_of(problem)
-    assert "in training, " in written.partition("import")[0].replace("\n# ", " ")
-    models = on_the_cpu(written)[0]["ModelNew"](), problem_model(problem)
-    models[0].load_state_dict(models[1].state_dict())
-    x = torch.randn(5, 4)
+    assert "in training, " in text_of(ProblemFile("p.py", text)).partition("import")[0].replace("\n# ", " ")
+    models, x = both_models(text), torch.randn(5, 4)
     for training in (True, False):
         ours, theirs = (model.train(training)(x) for model in models)
         torch.testing.assert_close(ours, theirs)
@@ -396,26 +390,20 @@ def test_forward_asks_for_the_mode_where_the_model_does() -> None:
 def test_the_constructor_may_be_given_other_numbers() -> None:
     text = RESIDUAL.replace("__init__(self)", "__init__(self, n, scale)").replace("return []", "return [3, 0.5]")
     text = text.replace("Linear(4, 3)", "Linear(4, n); self.scale = scale").replace("x * 0.5", "x * self.scale")
-    problem = ProblemFile("p.py", "n, scale = 3, 0.5\n" + text)
-    models = on_the_cpu(text_of(problem))[0]["ModelNew"](6, 0.25), problem_model(problem, 6, 0.25)
-    models[0].load_state_dict(models[1].state_dict())
+    ours, theirs = both_models("n, scale = 3, 0.5\n" + text, 6, 0.25)
     x = torch.randn(5, 4)
-    torch.testing.assert_close(models[0](x), models[1](x))
+    torch.testing.assert_close(ours(x), theirs(x))
 
 
 def test_gradients_stop_where_the_model_stops_them() -> None:
-    problem = ProblemFile("p.py", RESIDUAL)
-    models = on_the_cpu(text_of(problem))[0]["ModelNew"](), problem_model(problem)
-    models[0].load_state_dict(models[1].state_dict())
     x = torch.randn(5, 4)
     results = []
-    for model in models:
+    for model in both_models(RESIDUAL):
         leaf = x.clone().requires_grad_()
         out = model(leaf)
         out.pow(2).sum().backward()
         results.append([out.detach(), leaf.grad, *(parameter.grad for parameter in model.parameters())])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
 
 
 def test_a_model_that_is_not_a_class_of_the_file_is_refused() -> None:

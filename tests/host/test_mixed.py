@@ -6,6 +6,7 @@ import pytest
 import torch
 from launched import constants_of, maps_of
 from machine_code import assert_nothing_spills, instructions, total
+from meta_tensors import laid_out, meta, strided
 
 import tilesmith
 from tilesmith.core.accuracy import Accuracy
@@ -23,26 +24,11 @@ H200 = named("h200")
 NARROW = [torch.float16, torch.bfloat16]
 TYPES = [pair for narrow in NARROW for pair in ((torch.float32, narrow), (narrow, torch.float32))]
 LAYOUTS = ["nn", "nt", "tn", "tt"]
+Types = tuple[torch.dtype, torch.dtype]
 
 
-def meta(*shape: int, dtype: torch.dtype, transposed: bool = False) -> torch.Tensor:
-    if transposed:
-        return torch.empty(*shape[:-2], shape[-1], shape[-2], dtype=dtype, device="meta").mT
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def mixed(
-    m: int,
-    k: int,
-    n: int,
-    types: tuple[torch.dtype, torch.dtype],
-    accuracy: Accuracy = "fp32",
-    layout: str = "nn",
-) -> Problem:
-    a, b = (
-        meta(*shape, dtype=dtype, transposed=order == "t")
-        for shape, dtype, order in zip(((m, k), (k, n)), types, layout, strict=True)
-    )
+def mixed(m: int, k: int, n: int, types: Types, accuracy: Accuracy = "fp32", layout: str = "nn") -> Problem:
+    a, b = laid_out(m, k, layout=layout[0], dtype=types[0]), laid_out(k, n, layout=layout[1], dtype=types[1])
     return Problem.of(a, b, accuracy=accuracy, may_mix=True)
 
 
@@ -50,28 +36,18 @@ def product_of(plan: Plan) -> gemm.TermConstants:
     return constants_of(plan.product.kernel, gemm.TermConstants)
 
 
-# Plans.
-
-
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("swap", [False, True])
-def test_a_16_bit_operand_has_one_term_unless_values_need_the_full_range(
-    types: tuple[torch.dtype, torch.dtype], swap: bool
-) -> None:
+def test_a_16_bit_operand_has_one_term_unless_values_need_the_full_range(types: Types, swap: bool) -> None:
     plan = hopper.plan(mixed(300, 700, 500, types), H200, hopper.Configuration(128, 128, swap_ab=swap))
     split, full_range_split = (constants_of(launch.kernel, fp32_split.Constants) for launch in plan.launches[::2])
     product, full_range_product = (constants_of(launch.kernel, gemm.TermConstants) for launch in plan.launches[1::2])
     order = types[::-1] if swap else types
     expected = tuple(2 if dtype == torch.float32 else 1 for dtype in order)
     sources = {torch.float32: "float", torch.float16: "tilesmith::float16", torch.bfloat16: "tilesmith::bfloat16"}
-    assert (split.a.terms, split.b.terms) == (product.a_terms, product.b_terms) == expected
-    assert (
-        (full_range_split.a.terms, full_range_split.b.terms)
-        == (full_range_product.a_terms, full_range_product.b_terms)
-        == (3, 3)
-    )
-    for c in (split, full_range_split):
-        assert (c.a.Source, c.b.Source) == tuple(sources[dtype] for dtype in order)
+    for made, multiplied, terms in ((split, product, expected), (full_range_split, full_range_product, (3, 3))):
+        assert (made.a.terms, made.b.terms) == (multiplied.a_terms, multiplied.b_terms) == terms
+        assert (made.a.Source, made.b.Source) == tuple(sources[dtype] for dtype in order)
     assert (product.terms, product.with_least_product) == (2, False)
     term_depth = 704
     lengths = [{*each.sizes[:2]} for each in maps_of(plan.product)[:2]]
@@ -80,14 +56,14 @@ def test_a_16_bit_operand_has_one_term_unless_values_need_the_full_range(
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_tf32_has_one_term_of_each(types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_tf32_has_one_term_of_each(types: Types) -> None:
     plan = choose(mixed(1024, 1024, 1024, types, "tf32"), H200)
     c = product_of(plan)
     assert (c.a_terms, c.b_terms, c.terms) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_two_products_cost_less_than_three(types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_two_products_cost_less_than_three(types: Types) -> None:
     for shape in ((4096, 4096, 4096), (1000, 777, 1300)):
         ours = choose(mixed(*shape, types), H200)
         float32 = choose(mixed(*shape, (torch.float32, torch.float32)), H200)
@@ -120,10 +96,9 @@ def plans() -> list[tuple[str, Plan]]:
         problem = mixed(4096, 1024, 2048, types, layout=layout)
         plan = hopper.plan(problem, H200, hopper.Configuration(tile_m, tile_n, cluster))
         found.append((f"{tile_m}x{tile_n} {layout} {problem}", plan))
-    one_step = mixed(128 * 140, 64, 520, TYPES[0])
-    found.append(("one step", hopper.plan(one_step, H200, hopper.Configuration(128, 256))))
-    one_step = mixed(128 * 140, 64, 520, TYPES[1])
-    found.append(("one step, A of 16 bits", hopper.plan(one_step, H200, hopper.Configuration(128, 256))))
+    for name, types in zip(("one step", "one step, A of 16 bits"), TYPES[:2], strict=True):
+        one_step = mixed(128 * 140, 64, 520, types)
+        found.append((name, hopper.plan(one_step, H200, hopper.Configuration(128, 256))))
     return found
 
 
@@ -144,7 +119,7 @@ def test_the_kernels_that_are_read_are_of_all_kinds() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("types", TYPES, ids=str)
 def test_full_range_products_are_those_of_float32_and_all_are_those_of_float16(
-    types: tuple[torch.dtype, torch.dtype], layout: str, swap: bool
+    types: Types, layout: str, swap: bool
 ) -> None:
     def products(a: torch.dtype, b: torch.dtype) -> tuple[Kernel, Kernel]:
         problem = mixed(4096, 1024, 2048, (a, b), layout=layout)
@@ -158,10 +133,7 @@ def test_full_range_products_are_those_of_float32_and_all_are_those_of_float16(
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_mixed_products_do_not_spill_and_multiply_twice(plan: Plan) -> None:
-    split, product, full_range_split, _ = (
-        plan.launches
-    )  # what ptxas makes of full-range products is read in test_planes.py
-    for launch in (split, product, full_range_split):
+    for launch in plan.launches[:3]:  # what ptxas makes of full-range products is read in test_terms.py
         assert_nothing_spills(launch)
     found = instructions(plan.product.kernel)
     products = total(found, rf"HGMMA\.64x{product_of(plan).tile_n}x16\.F32")
@@ -179,22 +151,16 @@ SPLITS = [
 
 
 @pytest.mark.parametrize(("types", "strides"), SPLITS, ids=str)
-def test_splits_of_16_bit_operands_of_every_kind_do_not_spill(
-    types: tuple[torch.dtype, torch.dtype], strides: tuple[int, int]
-) -> None:
-    a = meta(1, dtype=types[0]).as_strided((200, 304), strides)
-    b = meta(1, dtype=types[1]).as_strided((200, 304), strides).T
-    plan = hopper.plan(Problem.of(a, b, may_mix=True), H200, hopper.Configuration(64, 64))
+def test_splits_of_16_bit_operands_of_every_kind_do_not_spill(types: Types, strides: tuple[int, int]) -> None:
+    a, b = (strided((200, 304), strides, dtype=dtype) for dtype in types)
+    plan = hopper.plan(Problem.of(a, b.T, may_mix=True), H200, hopper.Configuration(64, 64))
     for launch in plan.launches[::2]:
         assert_nothing_spills(launch)
 
 
-# The CPU and the meta device.
-
-
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
-def test_the_cpu_multiplies_in_float32(types: tuple[torch.dtype, torch.dtype], accuracy: str) -> None:
+def test_the_cpu_multiplies_in_float32(types: Types, accuracy: str) -> None:
     a, b = torch.randn(3, 5, 8).to(types[0]), torch.randn(8, 4).to(types[1])
     expected = torch.matmul(a.float(), b.float())
     result = tilesmith.matmul(a, b, accuracy=accuracy)
@@ -207,7 +173,7 @@ def test_the_cpu_multiplies_in_float32(types: tuple[torch.dtype, torch.dtype], a
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_shapes_are_known_without_values(types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_shapes_are_known_without_values(types: Types) -> None:
     a, b = meta(3, 5, 8, dtype=types[0]), meta(8, 4, dtype=types[1])
     result = tilesmith.matmul(a, b, accuracy="fp32")
     assert (result.shape, result.dtype) == ((3, 5, 4), torch.float32)
@@ -219,7 +185,7 @@ def test_shapes_are_known_without_values(types: tuple[torch.dtype, torch.dtype])
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("shapes", [((5, 8), (8, 4)), ((3, 5, 8), (8, 4)), ((8,), (8, 4))], ids=str)
 def test_gradients_have_the_types_of_their_operands(
-    types: tuple[torch.dtype, torch.dtype], shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    types: Types, shapes: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
     a, b = (torch.randn(shape).to(dtype).requires_grad_() for shape, dtype in zip(shapes, types, strict=True))
     gradients = torch.autograd.grad(tilesmith.matmul(a, b, accuracy="fp32").square().sum(), (a, b))
@@ -234,11 +200,8 @@ def test_autocast_has_its_own_way() -> None:
         assert tilesmith.matmul(a, b, accuracy="fp32").dtype == torch.bfloat16
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_types_are_mixed_only_where_the_accuracy_is_given(types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_types_are_mixed_only_where_the_accuracy_is_given(types: Types) -> None:
     for make in (lambda *shape, dtype: torch.ones(shape, dtype=dtype), meta):
         a, b = make(5, 8, dtype=types[0]), make(8, 4, dtype=types[1])
         for accuracy in (None, "ieee"):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from operator_arguments import OF_MATMUL, OF_MATMUL_OUT, arguments, arguments_with_out
+from seen import Seen
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
@@ -18,22 +19,10 @@ Shape = tuple[int, ...]
 
 # Every combination of ranks that takes another way through broadcasting and its gradients.
 PAIRS: list[tuple[Shape, Shape]] = [
-    ((4,), (4,)),
-    ((4,), (4, 2)),
-    ((3, 4), (4,)),
-    ((3, 4), (4, 2)),
-    ((4,), (5, 4, 2)),
-    ((5, 3, 4), (4,)),
-    ((5, 3, 4), (4, 2)),
-    ((3, 4), (5, 4, 2)),
-    ((5, 3, 4), (5, 4, 2)),
-    ((5, 3, 4), (1, 4, 2)),
-    ((1, 3, 4), (5, 4, 2)),
-    ((2, 1, 3, 4), (1, 5, 4, 2)),
-    ((2, 5, 3, 4), (5, 4, 2)),
-    ((2, 5, 3, 4), (4, 2)),
-    ((2, 1, 1, 4), (2, 5, 4, 1)),
-    ((2, 5, 1, 4), (4,)),
+    *(((4,), (4,)), ((4,), (4, 2)), ((3, 4), (4,)), ((3, 4), (4, 2)), ((4,), (5, 4, 2))),
+    *(((5, 3, 4), (4,)), ((5, 3, 4), (4, 2)), ((3, 4), (5, 4, 2)), ((5, 3, 4), (5, 4, 2))),
+    *(((5, 3, 4), (1, 4, 2)), ((1, 3, 4), (5, 4, 2)), ((2, 1, 3, 4), (1, 5, 4, 2)), ((2, 5, 3, 4), (5, 4, 2))),
+    *(((2, 5, 3, 4), (4, 2)), ((2, 1, 1, 4), (2, 5, 4, 1)), ((2, 5, 1, 4), (4,))),
 ]
 FEW_PAIRS = [PAIRS[i] for i in (0, 3, 4, 6, 11)]
 
@@ -50,20 +39,11 @@ def random(shape: Shape, dtype: torch.dtype = torch.float32, seed: int = 0) -> t
     return torch.randint(limits.min, limits.max, shape, dtype=dtype, generator=generator)
 
 
-@pytest.fixture
-def fresh_dynamo() -> None:
-    torch._dynamo.reset()
-
-
-# torch's own checks of an operator.
-
-
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 @shapes_named(PAIRS)
 def test_matmul_passes_opcheck(a: Shape, b: Shape, grad: bool) -> None:
     operands = (random(a).requires_grad_(grad), random(b, seed=1).requires_grad_(grad))
-    results = torch.library.opcheck(op.matmul, operands)
-    assert set(results.values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op.matmul, operands).values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("name", OF_MATMUL)
@@ -87,16 +67,6 @@ def test_the_emulated_operators_pass_opcheck() -> None:
         assert set(torch.library.opcheck(op.matmul_out, operands, options).values()) == {"SUCCESS"}
 
 
-@shapes_named(FEW_PAIRS)
-def test_matmul_out_passes_opcheck(a: Shape, b: Shape) -> None:
-    out = torch.zeros(torch.matmul(random(a), random(b)).shape)
-    results = torch.library.opcheck(op.matmul_out, (random(a), random(b, seed=1)), {"out": out})
-    assert set(results.values()) == {"SUCCESS"}
-
-
-# Values, types and flags.
-
-
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
 @shapes_named(FEW_PAIRS)
 def test_a_cpu_product_is_torchs(a: Shape, b: Shape, dtype: torch.dtype) -> None:
@@ -108,17 +78,6 @@ def test_a_cpu_product_is_torchs(a: Shape, b: Shape, dtype: torch.dtype) -> None
     out = torch.empty_like(expected)
     assert tilesmith.matmul(x, y, out=out) is out
     assert torch.equal(out, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
-def test_integers_wrap_around_as_torchs_do(dtype: torch.dtype) -> None:
-    largest = torch.full((3, 5), torch.iinfo(dtype).max, dtype=dtype)
-    modulus = 2 ** (8 * dtype.itemsize)
-    exact = 5 * torch.iinfo(dtype).max ** 2 % modulus
-    wrapped = exact - modulus if dtype.is_signed and exact >= modulus // 2 else exact
-    result = tilesmith.matmul(largest, largest.T)
-    assert result.tolist() == [[wrapped] * 3] * 3
-    assert torch.equal(result, torch.matmul(largest, largest.T))
 
 
 @pytest.mark.parametrize(
@@ -133,13 +92,6 @@ def test_out_dtype_keeps_the_wider_sum(dtype: torch.dtype, out_dtype: torch.dtyp
     out = torch.zeros(3, 5, dtype=out_dtype)
     tilesmith.matmul(x, y, out_dtype=out_dtype, out=out)
     assert torch.equal(out, expected)
-
-
-def test_a_wider_result_is_not_a_widened_narrow_one() -> None:
-    x = torch.full((1, 300), 100, dtype=torch.int8)
-    assert tilesmith.matmul(x, x.T, out_dtype=torch.int32).item() == 3_000_000
-    y = torch.tensor([[1.0, 1 / 512]], dtype=torch.bfloat16)
-    assert tilesmith.matmul(y, torch.ones(2, 1, dtype=torch.bfloat16), out_dtype=torch.float32).item() == 1 + 1 / 512
 
 
 @pytest.mark.parametrize(
@@ -199,9 +151,6 @@ def test_parameters_give_a_plain_tensor() -> None:
     assert result.requires_grad
 
 
-# Gradients.
-
-
 def operands64(a: Shape, b: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     return random(a, torch.float64).requires_grad_(), random(b, torch.float64, seed=1).requires_grad_()
 
@@ -210,12 +159,6 @@ def operands64(a: Shape, b: Shape) -> tuple[torch.Tensor, torch.Tensor]:
 def test_gradients_of_first_and_second_order_are_right(a: Shape, b: Shape) -> None:
     assert gradcheck(tilesmith.matmul, operands64(a, b), fast_mode=True)
     assert gradgradcheck(tilesmith.matmul, operands64(a, b), fast_mode=True)
-
-
-@shapes_named(FEW_PAIRS)
-def test_gradients_are_right_element_by_element(a: Shape, b: Shape) -> None:
-    assert gradcheck(tilesmith.matmul, operands64(a, b))
-    assert gradgradcheck(tilesmith.matmul, operands64(a, b))
 
 
 @shapes_named(PAIRS)
@@ -243,16 +186,12 @@ def test_gradients_keep_the_operands_type_when_the_result_is_wider() -> None:
     torch.testing.assert_close(a.grad, b.detach().sum(1).expand(3, 4))
 
 
-# Forward mode, and torch.func's transforms.
-
-
 @shapes_named(PAIRS)
 def test_forward_mode_gives_torchs_tangent(a: Shape, b: Shape) -> None:
     x, y = (t.detach() for t in operands64(a, b))
     dx, dy = random(a, torch.float64, seed=2), random(b, torch.float64, seed=3)
-    torch.testing.assert_close(
-        torch.func.jvp(tilesmith.matmul, (x, y), (dx, dy)), torch.func.jvp(torch.matmul, (x, y), (dx, dy))
-    )
+    found, expected = (torch.func.jvp(multiply, (x, y), (dx, dy)) for multiply in (tilesmith.matmul, torch.matmul))
+    torch.testing.assert_close(found, expected)
     with forward_ad.dual_level():
         for operands in ((forward_ad.make_dual(x, dx), y), (x, forward_ad.make_dual(y, dy))):
             ours = forward_ad.unpack_dual(tilesmith.matmul(*operands))
@@ -279,9 +218,8 @@ def squares(multiply: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor, to
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)], ids=str)
 def test_functional_transforms_give_what_torch_gives(transform: Callable[..., Any], shape: Shape) -> None:
     w, x = random((4, 2), torch.float64), random(shape, torch.float64, seed=1)
-    torch.testing.assert_close(
-        transform(squares(tilesmith.matmul))(w, x), transform(squares(torch.matmul))(w, x), check_stride=False
-    )
+    found, expected = (transform(squares(multiply))(w, x) for multiply in (tilesmith.matmul, torch.matmul))
+    torch.testing.assert_close(found, expected, check_stride=False)
 
 
 def test_gradients_per_sample_are_torchs() -> None:
@@ -293,9 +231,6 @@ def test_gradients_per_sample_are_torchs() -> None:
 
     assert per_sample(tilesmith.matmul).shape == (5, 4, 2)
     torch.testing.assert_close(per_sample(tilesmith.matmul), per_sample(torch.matmul))
-
-
-# vmap.
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0), (0, 1), (-1, -1), (1, None), (None, -1)])
@@ -345,9 +280,6 @@ def test_vmap_over_scalars_raises_what_torch_raises() -> None:
             torch.vmap(multiply)(torch.ones(3), torch.ones(3, 2))
 
 
-# torch.compile.
-
-
 @pytest.mark.usefixtures("fresh_dynamo")
 @shapes_named(FEW_PAIRS)
 def test_compiled_is_eager_with_gradients(a: Shape, b: Shape) -> None:
@@ -364,29 +296,11 @@ def test_compiled_is_eager_with_gradients(a: Shape, b: Shape) -> None:
 
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_compiled_with_dynamic_shapes_is_compiled_once() -> None:
-    compiled_graphs = 0
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        nonlocal compiled_graphs
-        compiled_graphs += 1
-        return graph.forward
-
-    function = torch.compile(lambda x, y: tilesmith.matmul(x, y) + 1, fullgraph=True, backend=backend, dynamic=True)
-    for m, n, k in [(3, 4, 5), (6, 7, 8), (9, 10, 11)]:
-        x, y = random((2, m, k)), random((k, n))
-        torch.testing.assert_close(function(x, y), torch.matmul(x, y) + 1)
-    assert compiled_graphs == 1
-
-
-@pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_compiled_shapes_may_change(dynamic: bool) -> None:
-    function = torch.compile(
-        lambda x, y: tilesmith.matmul(x, y).relu(), fullgraph=True, backend="aot_eager", dynamic=dynamic
-    )
-    for m, n, k in [(3, 4, 5), (6, 7, 8)]:
-        x, y = random((m, k)), random((2, k, n))
-        torch.testing.assert_close(function(x, y), torch.matmul(x, y).relu())
+    function = torch.compile(lambda x, y: tilesmith.matmul(x, y) + 1, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for m, n, k in [(3, 4, 5), (6, 7, 8), (9, 10, 11)]:
+            x, y = random((2, m, k)), random((k, n))
+            torch.testing.assert_close(function(x, y), torch.matmul(x, y) + 1)
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
@@ -423,20 +337,12 @@ def test_an_exported_graph_holds_the_operator() -> None:
     assert torch.equal(exported.module()(x, y), torch.matmul(x, y))
 
 
-# autocast.
-
-
 @pytest.mark.parametrize("target", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        (torch.float32, torch.float32),
-        (torch.float32, torch.bfloat16),
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.bfloat16),
-        (torch.float64, torch.float64),
-        (torch.int32, torch.int32),
+        *((x, x) for x in (torch.float32, torch.bfloat16, torch.float64, torch.int32)),
+        *((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)),
     ],
     ids=str,
 )
@@ -471,9 +377,6 @@ def test_disabled_autocast_casts_nothing() -> None:
         assert tilesmith.matmul(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
 
 
-# Tensors without data.
-
-
 @shapes_named(PAIRS)
 def test_fake_and_meta_tensors_give_torchs_shape_strides_and_type(a: Shape, b: Shape) -> None:
     expected = torch.matmul(torch.ones(a), torch.ones(b))
@@ -485,16 +388,6 @@ def test_fake_and_meta_tensors_give_torchs_shape_strides_and_type(a: Shape, b: S
         assert result.device.type == device
 
 
-def test_fake_and_meta_tensors_know_the_result_type() -> None:
-    for dtype, results in OUT_DTYPES.items():
-        for out_dtype in results:
-            x = torch.ones(2, 2, dtype=dtype, device="meta")
-            assert tilesmith.matmul(x, x, out_dtype=out_dtype).dtype == out_dtype
-            with FakeTensorMode() as mode:
-                y = mode.from_tensor(torch.ones(2, 2, dtype=dtype))
-                assert tilesmith.matmul(y, y, out_dtype=out_dtype).dtype == out_dtype
-
-
 def test_a_meta_out_is_accepted_and_resized() -> None:
     a, out = torch.ones(2, 3, device="meta"), torch.empty(0, device="meta")
     assert tilesmith.matmul(a, a.T, out=out) is out
@@ -502,19 +395,7 @@ def test_a_meta_out_is_accepted_and_resized() -> None:
 
 
 def test_modes_see_the_operator() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Seen(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self.names: list[str] = []
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.names.append(str(func))
-            return func(*args, **(kwargs or {}))
-
     with Seen() as seen:
         tilesmith.matmul(torch.ones(2, 2), torch.ones(2, 2))
         tilesmith.matmul(torch.ones(2, 2), torch.ones(2, 2), out=torch.ones(2, 2))
-    assert "tilesmith.matmul.default" in seen.names
-    assert "tilesmith.matmul_out.default" in seen.names
+    assert {"tilesmith.matmul.default", "tilesmith.matmul_out.default"} <= {name for name, _ in seen.calls}

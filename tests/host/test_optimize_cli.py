@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tilesmith.cli import main
 from tilesmith.cli import optimize as command
@@ -38,6 +38,10 @@ def problem(tmp_path: Path) -> Path:
     return path
 
 
+def optimize(problem: Path, output: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), *options])
+
+
 @pytest.fixture
 def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The problem is traced in this process, for time. Elsewhere it has one of its own."""
@@ -46,7 +50,7 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "new.py"
-    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output)])
+    run = optimize(problem, output)
     assert run.exit_code == 0, run.output
     file = ProblemFile.read(problem)
     assert output.read_text() == written(file, recognize_here(file), named("h200"), "fp32")
@@ -60,8 +64,7 @@ def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None
 @pytest.mark.usefixtures("traced_here")
 def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "new.py"
-    arguments = ["optimize", str(problem), "-o", str(output), "--arch", "sm_75", "--standalone", "--json"]
-    run = CliRunner().invoke(main, arguments)
+    run = optimize(problem, output, "--arch", "sm_75", "--standalone", "--json")
     assert run.exit_code == 0, run.output
     result = json.loads(run.output)
     assert result.pop("sha256") == hashlib.sha256(output.read_bytes()).hexdigest()
@@ -85,12 +88,12 @@ def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
 def test_an_architecture_without_kernels_for_its_tensor_cores_is_named(problem: Path, tmp_path: Path) -> None:
     note = "All products run on the CUDA cores: kernels for tensor cores are for compute capability 9.0, not 8.0"
     output = tmp_path / "new.py"
-    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), "--arch", "sm_80"])
+    run = optimize(problem, output, "--arch", "sm_80")
     assert run.exit_code == 0, run.output
     assert run.output.splitlines()[1:3] == ["kernels for any GPU from Turing on", note]
     assert f"# {note}." in output.read_text()
     problem.write_text(PROBLEM.format(result="a * 2.0"))
-    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), "--arch", "sm_80"])
+    run = optimize(problem, output, "--arch", "sm_80")
     assert "CUDA cores" not in run.output
 
 
@@ -98,7 +101,7 @@ def test_an_architecture_without_kernels_for_its_tensor_cores_is_named(problem: 
 def test_what_cannot_be_written_is_named(problem: Path, tmp_path: Path) -> None:
     problem.write_text(PROBLEM.format(result="torch.softmax(a @ b, dim=1)"))
     output = tmp_path / "new.py"
-    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output)])
+    run = optimize(problem, output)
     assert run.exit_code == 2
     assert "softmax" in run.output
     assert "problem.py:5" in run.output
@@ -108,19 +111,17 @@ def test_what_cannot_be_written_is_named(problem: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("traced_here")
 def test_a_folder_that_is_not_there_is_named(problem: Path, tmp_path: Path) -> None:
-    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(tmp_path / "none" / "new.py")])
+    run = optimize(problem, tmp_path / "none" / "new.py")
     assert run.exit_code == 2
     assert "No such file or directory" in run.output
 
 
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
-def test_the_problem_is_not_overwritten(
-    problem: Path, tmp_path: Path, link: Callable[[Path, Path], None] | None
-) -> None:
+def test_a_problem_is_not_overwritten(problem: Path, tmp_path: Path, link: Callable[[Path, Path], None] | None) -> None:
     output, before = tmp_path / ("problem.py" if link is None else "new.py"), problem.read_bytes()
     if link is not None:
         link(output, problem)
-    run = CliRunner().invoke(main, ["optimize", str(problem), "-o", str(output), "--no-check"])
+    run = optimize(problem, output, "--no-check")
     assert run.exit_code == 2
     assert "is the problem itself" in run.output
     assert problem.read_bytes() == before
@@ -160,6 +161,6 @@ def is_running(process: int) -> bool:
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
-    run = CliRunner().invoke(main, ["optimize", str(tmp_path / "none.py"), "-o", str(tmp_path / "new.py")])
+    run = optimize(tmp_path / "none.py", tmp_path / "new.py")
     assert run.exit_code == 2
     assert "does not exist" in run.output

@@ -7,6 +7,7 @@ import pytest
 import torch
 from launched import addresses_of, constants_of, entries, parameters_of
 from machine_code import assert_nothing_spills, instructions, total
+from meta_tensors import laid_out, meta
 
 import tilesmith
 from tilesmith.core.accuracy import Accuracy
@@ -32,17 +33,9 @@ SIZES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 
 
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def laid_out(*shape: int, transposed: bool) -> torch.Tensor:
-    return meta(*shape[:-2], shape[-1], shape[-2]).mT if transposed else meta(*shape)
-
-
 def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for (a, b), x, y in itertools.product(SIZES, (False, True), (False, True)):
-        yield laid_out(*a, transposed=x), laid_out(*b, transposed=y)
+    for (a, b), x, y in itertools.product(SIZES, "nt", "nt"):
+        yield laid_out(*a, layout=x), laid_out(*b, layout=y)
     yield meta(1).as_strided((200, 300), (700, 2)), meta(300, 101)[:, :100]
 
 
@@ -53,9 +46,6 @@ def packed_alone(tensor: torch.Tensor, first: bool, accuracy: Accuracy = "fp32")
     plan = packing(Problem.of(a, b, accuracy=accuracy, packed=(first, not first)), H200)
     assert plan is not None
     return plan
-
-
-# Plans.
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -82,10 +72,8 @@ def test_what_is_packed_is_not_split_again(accuracy: Accuracy, swap: bool) -> No
         split = plan.launches[0]
         assert constants_of(split.kernel, fp32_split.Constants).operands == 2 - sum(packed)
         assert len(parameters_of(split, fp32_split.Parameters).operands) == 2 - sum(packed)
-        assert {each.buffer for each in addresses_of(split)} == {
-            "workspace",
-            *("ab"[i] for i in (0, 1) if not packed[i]),
-        }
+        own = {"ab"[i] for i in (0, 1) if not packed[i]}
+        assert {each.buffer for each in addresses_of(split)} == {"workspace"} | own
 
 
 def operand_of(plan: Plan) -> fp32_split.Operand:
@@ -165,16 +153,13 @@ def test_nothing_is_packed_that_no_product_would_read() -> None:
 
 
 @pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_splits_of_one_operand_do_not_spill(accuracy: Accuracy, transposed: bool) -> None:
-    for tensor in (laid_out(300, 200, transposed=transposed), laid_out(3, 300, 6000, transposed=transposed)):
+@pytest.mark.parametrize("layout", ["n", "t"])
+def test_splits_of_one_operand_do_not_spill(accuracy: Accuracy, layout: str) -> None:
+    for tensor in (laid_out(300, 200, layout=layout), laid_out(3, 300, 6000, layout=layout)):
         (launch,) = packed_alone(tensor, first=True, accuracy=accuracy).launches
         assert_nothing_spills(launch)
         found = instructions(launch.kernel)
         assert total(found, r"PREEXIT") == total(found, r"ACQBULK") == 1
-
-
-# The CPU, and other types.
 
 
 def test_the_cpu_multiplies_the_tensor() -> None:
@@ -206,15 +191,10 @@ def test_a_packed_operand_tells_what_it_is_and_stays_so() -> None:
     b = torch.randn(8, 4)
     packed = tilesmith.pack(b, accuracy="tf32")
     assert (packed.shape, packed.dtype, packed.device) == (b.shape, b.dtype, b.device)
-    assert (
-        repr(packed)
-        == "Packed(shape=(8, 4), dtype=torch.float32, device='cpu', first=False, accuracy='tf32', nbytes=0)"
-    )
+    about = "shape=(8, 4), dtype=torch.float32, device='cpu', first=False, accuracy='tf32', nbytes=0"
+    assert repr(packed) == f"Packed({about})"
     with pytest.raises(AttributeError):
         packed.accuracy = "fp32"  # type: ignore[misc]
-
-
-# Gradients.
 
 
 def test_the_gradient_of_the_other_operand_is_there() -> None:
@@ -232,9 +212,6 @@ def test_a_tensor_that_requires_grad_is_not_packed_unless_it_says_so() -> None:
         tilesmith.pack(b)
     for packed in (tilesmith.pack(b.detach()), torch.no_grad()(tilesmith.pack)(b)):
         assert not tilesmith.matmul(torch.randn(3, 8), packed).requires_grad
-
-
-# What is refused.
 
 
 def test_a_tensor_that_was_changed_is_out_of_date() -> None:

@@ -1,6 +1,6 @@
 """Programs as PyTorch runs them, with products by the emulated kernels: `tilesmith.matmul` and `tilesmith.override`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import programs
@@ -8,6 +8,7 @@ import pytest
 import torch
 from programs import Way
 
+import tilesmith
 from tilesmith.emulator import launch
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.usefixtures("emulator_cache")
 
 @pytest.fixture(autouse=True)
 def ends_in_our_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever PyTorch makes of a program."""
+    """Whatever PyTorch makes of a program. An override leaves nothing to torch but products in place, and those in
+    float64 that others are held against."""
     launched = []
     function = launch.function
 
@@ -26,6 +28,9 @@ def ends_in_our_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "function", counted)
     yield
     assert launched
+    left = [each for each in tilesmith.stats().entries if each.where == "torch"]
+    reasons = {each.reason for each in left if each.dtype != torch.float64}
+    assert reasons <= {"an out in the memory of an operand"}, tilesmith.stats()
 
 
 @pytest.fixture(params=["matmul", "override"])
@@ -56,34 +61,9 @@ def test_compiled_with_dynamic_shapes(way: Way) -> None:
     programs.check_compiled_with_dynamic_shapes(way, backend="aot_eager")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast(way: Way, dtype: torch.dtype) -> None:
-    programs.check_autocast(way, dtype)
-
-
-def test_transforms_of_functions(way: Way) -> None:
-    programs.check_functions(way)
-
-
-def test_deterministic_mode(way: Way) -> None:
-    programs.check_deterministic_mode(way)
-
-
-def test_inference_mode(way: Way) -> None:
-    programs.check_inference_mode(way)
-
-
-def test_gradients_twice(way: Way) -> None:
-    programs.check_gradients_twice(way)
-
-
-@pytest.mark.parametrize("reentrant", [False, True], ids=["saved", "reentrant"])
-def test_activation_checkpoints(way: Way, reentrant: bool) -> None:
-    programs.check_checkpoint(way, reentrant=reentrant)
-
-
-def test_export(way: Way) -> None:
-    programs.check_export(way)
+@pytest.mark.parametrize("check", programs.CHECKS.values(), ids=programs.CHECKS)
+def test_what_a_program_is_put_through(way: Way, check: Callable[[Way], None]) -> None:
+    check(way)
 
 
 @pytest.mark.parametrize("name", programs.MODULES)

@@ -39,9 +39,6 @@ NO_ROWS = 1 << 23
 NO_EXPONENT = -(1 << 20)
 
 
-# Tensor cores.
-
-
 def short_sums(a_terms: list[Array], b_terms: list[Array], depth: int, with_least_product: bool) -> Array:
     """For every `depth` of K the sum of all products of terms that count, as TermProducts orders them."""
     terms, dtype = len(a_terms), "float16" if a_terms[0].dtype == np.float16 else "bfloat16"
@@ -60,9 +57,6 @@ def short_sums(a_terms: list[Array], b_terms: list[Array], depth: int, with_leas
             ks = slice(k, k + WGMMA_K)
             total = tensor_core_step(total, a_parts[a_term][:, :, ks], b_parts[b_term][:, ks, :], dtype)
     return total.astype(np.float32)
-
-
-# The split.
 
 
 @dataclass(frozen=True)
@@ -230,9 +224,6 @@ def wide_planes(x: Array, undoes: Array) -> tuple[list[Array], Array]:
     return terms, kinds
 
 
-# Products.
-
-
 @dataclass(frozen=True)
 class Product:
     values: Array
@@ -320,9 +311,6 @@ def other_layout(x: torch.Tensor) -> torch.Tensor:
     return x.T.contiguous().T
 
 
-# The model itself.
-
-
 def one_step(sum_: float, *products: tuple[float, float]) -> float:
     a, b = np.zeros((1, WGMMA_K)), np.zeros((WGMMA_K, 1))
     for k, (x, y) in enumerate(products):
@@ -354,9 +342,6 @@ def test_a_sum_of_planes_is_what_a_split_keeps() -> None:
     whole = np.ldexp(sum(p.astype(np.float64) for p in wide), parts.full_range_exponents[:, None])
     np.testing.assert_array_equal(whole[:, :100], x)
     np.testing.assert_array_equal(kinds[:, :100], np.sign(x))
-
-
-# The promise.
 
 
 # Other kernels do shorter sums. At 300, K chunks of whole steps do not come out even.
@@ -399,9 +384,6 @@ def test_integers_stay_exact(most_of_a: int, most_of_b: int, depth: int) -> None
     np.testing.assert_array_equal(ours.values, (a.double() @ b.double()).numpy())
 
 
-# The verdict.
-
-
 @cache
 def verdict_on(name: str, depth: int) -> Verdict:
     a, b = operands(name, 24, depth, 20)
@@ -419,11 +401,9 @@ def test_planes_suffice_for_ordinary_values(name: str, depth: int) -> None:
 @pytest.mark.parametrize("depth", (300, 1000))
 @pytest.mark.parametrize("name", ["graded slices of K", "exponents within 60", "infinities and NaNs"])
 def test_other_values_get_the_wide_scheme(name: str, depth: int) -> None:
-    assert verdict_on(name, depth) != "terms suffice"
-
-
-def test_infinities_and_nans_are_special() -> None:
-    assert verdict_on("infinities and NaNs", 1000) == "special"
+    found = verdict_on(name, depth)
+    assert found != "terms suffice"
+    assert name != "infinities and NaNs" or found == "special"
 
 
 @pytest.mark.parametrize("depth", (64, 300, 768, 3000))
@@ -434,14 +414,6 @@ def test_sums_are_not_too_small_as_a_whole(name: str, most: float, depth: int) -
     exact = a.double().numpy() @ b.double().numpy()
     values = product(a, b).values.astype(np.float64)
     assert abs(((values - exact) * exact).sum() / np.square(exact).sum()) < most
-
-
-def test_integers_are_exact() -> None:
-    a, b = torch.randint(-2000, 2001, (20, 700)).float(), torch.randint(-3, 4, (700, 30)).float()
-    np.testing.assert_array_equal(product(a, b).values, (a.double() @ b.double()).numpy())
-
-
-# Adversaries.
 
 
 def matrix_of(values: list[list[float]]) -> torch.Tensor:
@@ -494,25 +466,24 @@ def test_values_just_above_the_lossy_ones_lose_little(depth: int) -> None:
     a[0, : middle + 1], b[middle + 1 :, 0] = 2.0**9, 2.0**9
     a[0, middle] = b[middle, 0] = NEAR_SAFE
     p = Problem.of(a, b)
-    assert (
-        split(a.numpy(), p.a).range_stats.max_inexact == split(b.numpy().T, p.b.transposed).range_stats.max_inexact == 0
-    )
+    splits = split(a.numpy(), p.a), split(b.numpy().T, p.b.transposed)
+    assert [each.range_stats.max_inexact for each in splits] == [0, 0]
     check_comp(a, b)
 
 
-def test_small_values_count_where_large_ones_meet_zeros() -> None:
-    large, small = 2.0**60, 2.0**-60 * 1.7
-    check_comp(matrix_of([[large, small, 0.0]]), matrix_of([[0.0], [small], [large]]))
+TINY, SMALL = 2.0**-83 * (1 + 2.0**-23), 2.0**-60 * 1.7
 
 
-def test_a_value_that_vanishes_when_scaled_is_lossy() -> None:
-    check_comp(matrix_of([[2.0**71, 2.0**-100]]), matrix_of([[0.0], [1.0]]))
-
-
-def test_large_values_meet_small_ones() -> None:
-    """As long as one row's are not too far apart."""
-    large, small = 2.0**83, 2.0**-83 * (1 + 2.0**-23)
-    check_comp(matrix_of([[large, small]]), matrix_of([[small], [large]]))
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ([2.0**60, SMALL, 0.0], [0.0, SMALL, 2.0**60]),  # small values count where large ones meet zeros
+        ([2.0**71, 2.0**-100], [0.0, 1.0]),  # a value that vanishes when scaled is lossy
+        ([2.0**83, TINY], [TINY, 2.0**83]),  # large values meet small ones, not too far apart in one row
+    ],
+)
+def test_sizes_far_apart(row: list[float], column: list[float]) -> None:
+    check_comp(matrix_of([row]), matrix_of([column]).T)
 
 
 def test_a_slab_of_zeros_is_no_slab_of_large_values() -> None:

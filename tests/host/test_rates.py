@@ -152,12 +152,10 @@ def test_numbers_without_the_date_and_command_of_their_fit_are_refused(left_out:
 
 def test_a_file_of_other_tiles_is_refused() -> None:
     tile = "one_block_share = 1\nfull_share = 1\nscalar_share = 1\n"
-    with pytest.raises(
-        ValueError, match=r"some.toml \[simt\]: the tiles differ from the kernel's by .*128x128x8, .*7x7x7"
-    ):
-        file("[simt]\n" + TOLD + "block_clocks = 1\nstore_clocks = 1\n[simt.tiles.7x7x7]\n" + tile).rates(
-            "simt", simt.Rates
-        )
+    wrong = file("[simt]\n" + TOLD + "block_clocks = 1\nstore_clocks = 1\n[simt.tiles.7x7x7]\n" + tile)
+    message = r"some.toml \[simt\]: the tiles differ from the kernel's by .*128x128x8, .*7x7x7"
+    with pytest.raises(ValueError, match=message):
+        wrong.rates("simt", simt.Rates)
 
 
 def test_a_file_without_facts_is_refused() -> None:

@@ -34,9 +34,6 @@ def constants(kernel: Kernel) -> skinny.Constants:
     return constants_of(kernel, skinny.Constants)
 
 
-# How a product is divided.
-
-
 @pytest.mark.parametrize("m", [1, 8, 9, 16])
 @pytest.mark.parametrize(("k", "n"), itertools.product((1, 17, 1000, 8192, 65536), (1, 80, 1024, 8192, 50000)))
 def test_blocks_cover_the_product_once(m: int, k: int, n: int) -> None:
@@ -69,9 +66,6 @@ def test_a_long_sum_of_few_columns_is_cut_into_parts() -> None:
     assert plan.split_k > 1
 
 
-# What ptxas makes of it.
-
-
 SHAPES = [(1, 8192, 8192), (5, 64, 64), (8, 65536, 80), (16, 8192, 8192), (12, 1024, 1024), (9, 40, 64)]
 
 
@@ -85,12 +79,10 @@ def test_the_machine_code_is_what_the_plan_asks_for(shape: tuple[int, int, int])
     ]
     read = instructions_of_each([stage.kernel for stage in stages])
     for stage, (_, b_aligned, a_along_k), found in zip(stages, ways, read, strict=True):
-        assert_is_what_the_plan_asks_for(stage, b_aligned, a_along_k, found)
+        assert_is_as_planned(stage, b_aligned, a_along_k, found)
 
 
-def assert_is_what_the_plan_asks_for(
-    stage: KernelLaunch, b_aligned: bool, a_along_k: bool, found: Counter[str]
-) -> None:
+def assert_is_as_planned(stage: KernelLaunch, b_aligned: bool, a_along_k: bool, found: Counter[str]) -> None:
     c = constants(stage.kernel)
     assert_nothing_spills(stage)
     assert c.blocks_per_sm * (stage.kernel.shared_bytes + 1024) <= H200.shared_bytes_per_sm

@@ -7,6 +7,7 @@ import pytest
 import torch
 from launched import constants_of, parameters_of, places_of
 from machine_code import assert_nothing_spills
+from meta_tensors import laid_out
 
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.plan import Plan
@@ -30,8 +31,7 @@ def planned(
     shape: tuple[int, int, int], c: hopper.Configuration, layout: str = "nn", *, skips_zeros: bool = True
 ) -> Plan:
     m, k, n = shape
-    a = torch.empty(m, k, device="meta") if layout[0] == "n" else torch.empty(k, m, device="meta").T
-    b = torch.empty(k, n, device="meta") if layout[1] == "n" else torch.empty(n, k, device="meta").T
+    a, b = laid_out(m, k, layout=layout[0]), laid_out(k, n, layout=layout[1])
     return hopper.plan(Problem.of(a, b, skips_zeros=skips_zeros), H200, c)
 
 

@@ -163,9 +163,6 @@ def test_single_steps_store_their_fragments_directly(tile_n: int, device: Device
         assert constants_of(plan.product.kernel, GemmConstants).out_store is (Store.LINES if n == 30 else Store.DIRECT)
 
 
-# An A that is split in registers, by the product itself.
-
-
 @pytest.mark.parametrize("layout", ["n", "t"])
 @pytest.mark.parametrize("c", [Configuration(128, 64), Configuration(64, 32, cluster=2, split_k=2)], ids=str)
 def test_an_a_is_split_in_registers(c: Configuration, layout: str) -> None:
@@ -181,9 +178,6 @@ def test_operands_of_a_batch_and_with_swap_ab_are_split_in_registers() -> None:
     assert_right(batch, normal(3, 72, 200), normal(3, 200, 40), steep, usual)
     assert_right(batch, normal(2, 1, 72, 200), normal(3, 200, 40), usual, steep)
     assert_right(replace(SMALL, rs=True, swap_ab=True), normal(30, 200), normal(200, 136), usual, graded, special)
-
-
-# Packed operands, which were split before.
 
 
 def packed_terms(tensor: torch.Tensor, first: bool) -> torch.Tensor:
@@ -216,9 +210,6 @@ def test_packed_terms_are_those_of_a_split(
         result = emulator.run(plan, a, b, packed=(terms[0], terms[1]))
         expected = emulator.run(hopper.plan(Problem.of(a, b), H200, SMALL), a, b)
         torch.testing.assert_close(result, expected, rtol=0, atol=0)
-
-
-# Zeros.
 
 
 def zeroed(a: torch.Tensor, b: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -1,8 +1,8 @@
 """Tuning without a GPU: which candidates are timed, what is kept and for whom, and which products a program makes."""
 
 import json
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,11 +78,8 @@ class TestKept:
         assert tuned.preferred(problem(), H200) is None
 
     def test_many_threads_keep_whole_files(self) -> None:
-        threads = [threading.Thread(target=tuned.remember, args=({str(i): "x"}, H200)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            assert len(list(pool.map(lambda i: tuned.remember({str(i): "x"}, H200), range(8)))) == 8
         assert json.loads(tuned.file(H200).read_text())
 
 

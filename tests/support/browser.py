@@ -3,7 +3,6 @@
 As a program: exits with 1 if there is no Chromium.
 """
 
-import base64
 import json
 import os
 import select
@@ -63,13 +62,6 @@ class Browser:
         answer = self._send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page, as far as it can be scrolled."""
-        size = self._send("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        answer = self._send("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(answer["data"]))
 
     def _send(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._sent += 1

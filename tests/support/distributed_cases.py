@@ -94,9 +94,8 @@ def placed(whole: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement
         if isinstance(placement, Partial):
             first = mesh.get_local_rank(dim) == 0
             local = local - 3 * (mesh.size(dim) - 1) if first else torch.full_like(local, 3)
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=whole.shape, stride=whole.contiguous().stride()
-    )
+    stride = whole.contiguous().stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=stride)
 
 
 def product_of(a: DTensor, b: DTensor, out_dtype: torch.dtype | None = None) -> DTensor:
@@ -279,41 +278,72 @@ class MLP(nn.Module):
         return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]
 
 
-def one_process(x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """What the MLP gives in one process, and its gradients, that of x among them."""
-    model, x = MLP(8, 16), x.clone().requires_grad_()
-    y = model(x)
+class FusedMLP(nn.Module):
+    """Of our layers: biases, an activation and a residual."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = tilesmith.nn.Linear(width, hidden, activation="relu")
+        self.down = tilesmith.nn.Linear(hidden, width)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(integers(*parameter.shape))
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        return self.down(self.up(x), residual)  # type: ignore[no-any-return]
+
+
+def one_process(
+    kind: type[MLP | FusedMLP], x: torch.Tensor, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What torch's own functions give in one process, and the gradients, that of x among them."""
+    model, x = kind(8, 16), x.clone().requires_grad_()
+    hidden = nn.functional.linear(x, model.up.weight, model.up.bias).relu()
+    y = nn.functional.linear(hidden, model.down.weight, model.down.bias)
+    y = y if residual is None else y + residual
     y.square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()} | {"x": x.grad}
     return y, {name: grad for name, grad in gradients.items() if grad is not None}
 
 
-def tensor_parallel() -> None:
-    """Column, then row parallel: one all-reduce forward, and one backward."""
-    mesh = init_device_mesh("cpu", (PROCESSES,))
-    for shape in ((6, 8), (2, 6, 8)):
-        whole = integers(*shape)
-        wanted, gradients = one_process(whole)
-        model: Any = parallelize_module(MLP(8, 16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-        x = whole.clone().requires_grad_()
-        with CommDebugMode() as forward:
-            y = model(x)
-        assert isinstance(model.up.weight, DTensor) and model.up.weight.to_local().shape == (4, 8)
-        assert forward.get_total_counts() == 1
-        check_equal("y", y + 0, wanted)
-        with CommDebugMode() as backward:
-            y.square().sum().backward()
-        assert backward.get_total_counts() == 1
-        for name, parameter in model.named_parameters():
-            check_equal(name, parameter.grad, gradients[name])
-        check_equal("x", x.grad, gradients["x"])
+def tensor_parallel(kind: type[MLP | FusedMLP]) -> Callable[[], None]:
+    """Column, then row parallel: one all-reduce forward, and one backward. The bias of the row-parallel layer is added
+    once, not by each process."""
+
+    def run() -> None:
+        mesh = init_device_mesh("cpu", (PROCESSES,))
+        for shape in ((6, 8), (2, 6, 8)):
+            whole = integers(*shape)
+            wanted, gradients = one_process(kind, whole)
+            model: Any = parallelize_module(kind(8, 16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+            x = whole.clone().requires_grad_()
+            with CommDebugMode() as forward:
+                y = model(x)
+            assert isinstance(model.up.weight, DTensor) and model.up.weight.to_local().shape == (4, 8)
+            assert isinstance(model.down.weight, DTensor) and model.down.weight.to_local().shape == (8, 4)
+            assert forward.get_total_counts() == 1, forward.get_comm_counts()
+            check_equal("y", y + 0, wanted)
+            with CommDebugMode() as backward:
+                y.square().sum().backward()
+            assert backward.get_total_counts() == 1, backward.get_comm_counts()
+            check_gradients(model, gradients)
+            check_equal("x", x.grad, gradients["x"])
+            with torch.no_grad():
+                check_equal("y in eval mode", model.eval()(x) + 0, wanted)
+
+    return run
+
+
+def check_gradients(model: nn.Module, wanted: dict[str, torch.Tensor], averaged_over: int = 1) -> None:
+    for name, parameter in model.named_parameters():
+        check_equal(name, parameter.grad, wanted[name] / averaged_over)
 
 
 def sequence_parallel() -> None:
     """Activations between the blocks are sharded along the sequence."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     whole = integers(2, 8, 8)
-    wanted, gradients = one_process(whole)
+    wanted, gradients = one_process(MLP, whole)
     plan = {
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
@@ -324,8 +354,7 @@ def sequence_parallel() -> None:
     assert y.placements == (Shard(1),)
     check_equal("y", y, wanted)
     y.square().sum().backward()
-    for name, parameter in model.named_parameters():
-        check_equal(name, parameter.grad, gradients[name])
+    check_gradients(model, gradients)
     check_equal("x", x.grad, gradients["x"])
 
 
@@ -333,16 +362,15 @@ def fully_sharded() -> None:
     """FSDP2 over two pairs of processes, tensor parallel in each pair."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     whole = integers(6, 8)
-    wanted, gradients = one_process(whole)
+    wanted, gradients = one_process(MLP, whole)
     model: Any = parallelize_module(MLP(8, 16), mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["data"])
     rank = mesh.get_local_rank("data")
     y = model(whole.chunk(2)[rank])
     check_equal("y", y + 0, wanted.chunk(2)[rank])
     y.square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.to_local().numel() * PROCESSES == parameter.numel()
-        check_equal(name, parameter.grad * 2, gradients[name])  # FSDP averages over the pairs
+    assert all(each.to_local().numel() * PROCESSES == each.numel() for each in model.parameters())
+    check_gradients(model, gradients, averaged_over=2)  # the pairs
 
 
 def compiled() -> None:
@@ -366,57 +394,6 @@ def compiled() -> None:
         wanted.sum().backward()
         check_equal(f"{name}: the gradient of a", a.grad, wanted_a.grad)
         check_equal(f"{name}: the gradient of b", b.grad, wanted_b.grad)
-
-
-class FusedMLP(nn.Module):
-    """Of our layers: biases, an activation and a residual."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.up = tilesmith.nn.Linear(width, hidden, activation="relu")
-        self.down = tilesmith.nn.Linear(hidden, width)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(integers(*parameter.shape))
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        return self.down(self.up(x), residual)  # type: ignore[no-any-return]
-
-
-def fused_by_one_process(
-    x: torch.Tensor, residual: torch.Tensor | None = None
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """What torch's own functions give with the same parameters, and the gradients, that of x among them."""
-    model, x = FusedMLP(8, 16), x.clone().requires_grad_()
-    hidden = nn.functional.linear(x, model.up.weight, model.up.bias).relu()
-    y = nn.functional.linear(hidden, model.down.weight, model.down.bias)
-    y = y if residual is None else y + residual
-    y.square().sum().backward()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()} | {"x": x.grad}
-    return y, {name: grad for name, grad in gradients.items() if grad is not None}
-
-
-def tensor_parallel_layers() -> None:
-    """The bias of the row-parallel layer is added once, not by each process; and there is one sum each way."""
-    mesh = init_device_mesh("cpu", (PROCESSES,))
-    for shape in ((6, 8), (2, 6, 8)):
-        whole = integers(*shape)
-        wanted, gradients = fused_by_one_process(whole)
-        model: Any = parallelize_module(FusedMLP(8, 16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-        x = whole.clone().requires_grad_()
-        with CommDebugMode() as forward:
-            y = model(x)
-        assert isinstance(model.down.weight, DTensor) and model.down.weight.to_local().shape == (8, 4)
-        assert forward.get_total_counts() == 1, forward.get_comm_counts()
-        check_equal("y", y + 0, wanted)
-        with CommDebugMode() as backward:
-            y.square().sum().backward()
-        assert backward.get_total_counts() == 1, backward.get_comm_counts()
-        for name, parameter in model.named_parameters():
-            check_equal(name, parameter.grad, gradients[name])
-        check_equal("x", x.grad, gradients["x"])
-        with torch.no_grad():
-            check_equal("y in eval mode", model.eval()(x) + 0, wanted)
 
 
 def distributed_linear() -> None:
@@ -448,15 +425,14 @@ def fully_sharded_layers() -> None:
     fully_shard(model, mesh=mesh)
     rank = mesh.get_local_rank()
     assert model.up._is_fsdp_managed_module
-    wanted, gradients = fused_by_one_process(whole, residual)
+    wanted, gradients = one_process(FusedMLP, whole, residual)
     y = model(whole.chunk(PROCESSES)[rank], residual.chunk(PROCESSES)[rank])
     check_equal("y", y, wanted.chunk(PROCESSES)[rank])
     y.square().sum().backward()
-    for name, parameter in model.named_parameters():
-        check_equal(name, parameter.grad * PROCESSES, gradients[name])  # FSDP averages
+    check_gradients(model, gradients, averaged_over=PROCESSES)
     with torch.no_grad():
         y = model.eval()(whole.chunk(PROCESSES)[rank])
-    check_equal("y in eval mode", y, fused_by_one_process(whole)[0].chunk(PROCESSES)[rank])
+    check_equal("y in eval mode", y, one_process(FusedMLP, whole)[0].chunk(PROCESSES)[rank])
 
 
 CASES: dict[str, Callable[[], None]] = {
@@ -469,10 +445,10 @@ CASES: dict[str, Callable[[], None]] = {
     "types": types,
     "out": out,
     "errors": errors,
-    "tensor parallel": tensor_parallel,
+    "tensor parallel": tensor_parallel(MLP),
     "sequence parallel": sequence_parallel,
     "fully sharded": fully_sharded,
-    "tensor parallel layers": tensor_parallel_layers,
+    "tensor parallel layers": tensor_parallel(FusedMLP),
     "distributed linear": distributed_linear,
     "fully sharded layers": fully_sharded_layers,
 }

@@ -83,8 +83,13 @@ def assert_does_not_compile_with(kernel: Kernel, name: str, difference: int) -> 
     """A constant that contradicts the sources, or the other constants."""
     text = source.render(kernel)
     wrong = re.sub(rf"\b{name} = (\d+);", lambda found: f"{name} = {int(found[1]) + difference};", text)
+    assert_does_not_compile(text, wrong)
+
+
+def assert_does_not_compile(text: str, wrong: str, message: str = "static assertion failed") -> None:
+    """What was made of a right text."""
     assert wrong != text
-    with pytest.raises(CompilationError, match="static assertion failed"):
+    with pytest.raises(CompilationError, match=message):
         compiler.compile(wrong, "sm_90a")
 
 

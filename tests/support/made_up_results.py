@@ -36,35 +36,38 @@ class _Product:
     a_layout: str = "rows"
 
 
+_PAIRS, _WIDE_PAIRS = "hopper 128x128 cluster 2", "hopper 128x256 cluster 2"
+
 _PRODUCTS: Final = (
+    _Product("seeds", "square", (4096, 4096, 4096), "float32", _PAIRS, 618, 2692, 0.18, tf32_us=361),
+    _Product("seeds", "large K", (2048, 8192, 4096), "float32", _PAIRS, 642, 2669, 0.2, tf32_us=358),
     _Product(
-        "seeds", "square", (4096, 4096, 4096), "float32", "hopper 128x128 cluster 2", 618, 2692, 0.18, tf32_us=361
-    ),
-    _Product(
-        "seeds", "large K", (2048, 8192, 4096), "float32", "hopper 128x128 cluster 2", 642, 2669, 0.2, tf32_us=358
-    ),
-    _Product(
-        *("seeds", "transposed A", (2048, 8192, 4096), "float32", "hopper 128x128 cluster 2", 640, 2618, 0.2),
+        "seeds",
+        "transposed A",
+        (2048, 8192, 4096),
+        "float32",
+        _PAIRS,
+        640,
+        2618,
+        0.2,
         tf32_us=356,
         a_layout="transposed",
     ),
     _Product("seeds", "tiny K", (32768, 64, 32768), "float32", "hopper 128x256", 1128, 4034, 1.9, tf32_us=1290),
     _Product("seeds", "irregular", (8205, 2949, 5921), "float32", "hopper 128x192 cluster 2", 1295, 6464, 0.2),
-    _Product("aligned", "square 4096", (4096, 4096, 4096), "bfloat16", "hopper 128x256 cluster 2", 174.2, 175.9),
-    _Product("aligned", "square 8192", (8192, 8192, 8192), "bfloat16", "hopper 128x256 cluster 2", 1370.6, 1392.8),
-    _Product("aligned", "square 16384", (16384, 16384, 16384), "bfloat16", "hopper 128x256 cluster 2", 12448, 12759),
-    _Product("aligned", "long rows", (8192, 1024, 8192), "float16", "hopper 128x256 cluster 2", 186, 198.9),
-    _Product("aligned", "wide model", (4096, 14336, 4096), "float16", "hopper 128x256 cluster 2", 628.6, 610),
-    _Product("odd", "GPT-2 vocabulary", (2048, 1600, 50257), "bfloat16", "hopper 128x256 cluster 2", 590, 2480.5),
+    _Product("aligned", "square 4096", (4096, 4096, 4096), "bfloat16", _WIDE_PAIRS, 174.2, 175.9),
+    _Product("aligned", "square 8192", (8192, 8192, 8192), "bfloat16", _WIDE_PAIRS, 1370.6, 1392.8),
+    _Product("aligned", "square 16384", (16384, 16384, 16384), "bfloat16", _WIDE_PAIRS, 12448, 12759),
+    _Product("aligned", "long rows", (8192, 1024, 8192), "float16", _WIDE_PAIRS, 186, 198.9),
+    _Product("aligned", "wide model", (4096, 14336, 4096), "float16", _WIDE_PAIRS, 628.6, 610),
+    _Product("odd", "GPT-2 vocabulary", (2048, 1600, 50257), "bfloat16", _WIDE_PAIRS, 590, 2480.5),
     _Product("odd", "one more", (4097, 4097, 4097), "float16", "hopper 128x192 cluster 2", 263.2, 1025.9, 0.82),
-    _Product("odd", "odd batch", (1000, 1001, 999), "bfloat16", "hopper 128x256 cluster 2", 388.6, 1066, batch=64),
+    _Product("odd", "odd batch", (1000, 1001, 999), "bfloat16", _WIDE_PAIRS, 388.6, 1066, batch=64),
     _Product("skinny", "1 row", (1, 8192, 8192), "float32", "skinny", 65, 68.2, 0.4),
     _Product("skinny", "16 rows", (16, 8192, 8192), "bfloat16", "hopper 64x16 cluster 2 swap_ab", 34.7, 35.3),
     _Product("skinny", "64 rows", (64, 8192, 8192), "float16", "hopper 64x64 cluster 2 swap_ab", 37.2, 35.7),
     _Product("skinny", "huge K", (256, 524288, 256), "bfloat16", "hopper 128x256 cluster 2 split_k 66", 134.1, 131.9),
-    _Product(
-        "batched", "batch of 128", (512, 1024, 2048), "bfloat16", "hopper 128x256 cluster 2", 379.7, 386.8, batch=128
-    ),
+    _Product("batched", "batch of 128", (512, 1024, 2048), "bfloat16", _WIDE_PAIRS, 379.7, 386.8, batch=128),
     _Product("batched", "batch of 1024", (128, 64, 128), "float16", "hopper 128x128", 19.7, 20.3, batch=1024),
     _Product("small", "square 128", (128, 128, 128), "float16", "hopper 64x16", 5.3, 5.7, graph_us=(1.95, 2.36)),
     _Product(

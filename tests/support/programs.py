@@ -52,9 +52,8 @@ class Way:
         """x, w and v of the program: small for the emulator."""
         rows, width, hidden = (12, 40, 8) if self.device == "cpu" else (192, 256, 320)
         generator = torch.Generator().manual_seed(seed)
-        x, w, v = (
-            torch.randn(shape, generator=generator) for shape in ((rows, width), (width, hidden), (hidden, width))
-        )
+        shapes = ((rows, width), (width, hidden), (hidden, width))
+        x, w, v = (torch.randn(shape, generator=generator) for shape in shapes)
         return x.to(self.device), (w / width**0.5).to(self.device), (v / hidden**0.5).to(self.device)
 
 
@@ -91,9 +90,10 @@ def assert_right(
     run: Callable[[Program, Tensor, Tensor, Tensor], Any],
     program: Program,
     make: Callable[[Multiply], Program] = program_of,
+    seed: int = 0,
 ) -> None:
     """What `run` makes of our program is what it makes of torch's in eager mode, within the promise."""
-    operands = way.operands()
+    operands = way.operands(seed=seed)
     torchs, exact = (run(make(torch.matmul), *each) for each in (operands, [t.double() for t in operands]))
     with way.scope():
         found = run(program, *operands)
@@ -116,12 +116,8 @@ def check_compiled_again(way: Way, *, gradients: bool, **options: Any) -> None:
     run = value_and_gradients if gradients else value
     compiled = torch.compile(way.program, fullgraph=True, **options)
     for seed in range(5):
-        operands = way.operands(seed=seed)
-        torchs, exact = (run(program_of(torch.matmul), *each) for each in (operands, [t.double() for t in operands]))
         torch.compiler.cudagraph_mark_step_begin()
-        with way.scope():
-            found = run(compiled, *operands)
-        assert_as_exact(found, torchs, exact)
+        assert_right(way, run, compiled, seed=seed)
 
 
 def check_graphed(way: Way) -> None:
@@ -257,6 +253,20 @@ def check_export(way: Way) -> None:
         assert torch.equal(found, way.program(x[:7], w, v))
     operator = "tilesmith.matmul.default" if way.of == "matmul" else "aten.matmul.default"
     assert [str(node.target) for node in exported.graph.nodes].count(operator) == 2
+
+
+# What a program is put through, on either device.
+CHECKS: dict[str, Callable[[Way], None]] = {
+    "autocast to bfloat16": lambda way: check_autocast(way, torch.bfloat16),
+    "autocast to float16": lambda way: check_autocast(way, torch.float16),
+    "transforms of functions": check_functions,
+    "deterministic mode": check_deterministic_mode,
+    "inference mode": check_inference_mode,
+    "gradients twice": check_gradients_twice,
+    "saved checkpoints": lambda way: check_checkpoint(way, reentrant=False),
+    "reentrant checkpoints": lambda way: check_checkpoint(way, reentrant=True),
+    "export": check_export,
+}
 
 
 # PyTorch's own modules and functions, under the override.

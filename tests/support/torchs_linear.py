@@ -1,45 +1,32 @@
 """What `tilesmith.linear` computes, by torch's functions and by itself."""
 
-import torch
+from collections.abc import Callable
+
+from torch import Tensor
 from torch.nn import functional
 
 import tilesmith
 
+Added = Tensor | None
 
-def activated(name: str | None, sums: torch.Tensor) -> torch.Tensor:
-    match name:
-        case None:
-            return sums
-        case "relu":
-            return functional.relu(sums)
-        case "gelu":
-            return functional.gelu(sums)
-        case "gelu_tanh":
-            return functional.gelu(sums, approximate="tanh")
-        case "silu":
-            return functional.silu(sums)
-    raise AssertionError(name)
+ACTIVATED: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda sums: sums,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda sums: functional.gelu(sums, approximate="tanh"),
+    "silu": functional.silu,
+}
 
 
 def by_torch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-) -> torch.Tensor:
-    result = activated(activation, functional.linear(x, weight, bias))
+    x: Tensor, weight: Tensor, bias: Added = None, residual: Added = None, *, activation: str | None = None
+) -> Tensor:
+    result = ACTIVATED[activation](functional.linear(x, weight, bias))
     return result if residual is None else result + residual
 
 
 def ours(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-) -> torch.Tensor:
+    x: Tensor, weight: Tensor, bias: Added = None, residual: Added = None, *, activation: str | None = None
+) -> Tensor:
     """The same by `tilesmith.linear`."""
     return tilesmith.linear(x, weight, bias, activation=activation, residual=residual)
