@@ -208,7 +208,6 @@ extern "C" int tilesmith_launch(const tilesmith::emulator::Launch* launch) {
   has_products = launch->has_products != 0;
   machine.random_state = launch->seed * 2 + 0x9e3779b97f4a7c15ull;
   grid_size = {launch->grid[0], launch->grid[1], launch->grid[2]};
-  block_size = {launch->threads, 1, 1};
   if (!are_counts_right(*launch)) {
     keep_error("the launch has no whole warps, or no whole clusters");
   } else {

@@ -15,16 +15,9 @@ enum class Access { read, write };
 inline const char* verb(Access access) { return access == Access::read ? "reads" : "writes"; }
 
 inline const char* name_of(ByteState state) {
-  switch (state) {
-    case ByteState::uninitialised:
-      return "that nobody has written";
-    case ByteState::in_flight:
-      return "that an asynchronous copy has not delivered yet";
-    case ByteState::barrier:
-      return "that are an mbarrier";
-    default:
-      return "";
-  }
+  constexpr const char* names[] = {"that nobody has written", "", "that an asynchronous copy has not delivered yet",
+                                   "that are an mbarrier"};
+  return names[static_cast<int>(state)];
 }
 
 [[noreturn, gnu::noinline]] inline void fault_at(Site site, Access access, unsigned address, std::uint64_t bytes,
@@ -202,16 +195,21 @@ inline void check(Site site, Access access, std::uintptr_t address, std::uint64_
   fault(site, text("%s %u bytes %s at an address that is not a multiple of %u", verb(access), bytes, where, bytes));
 }
 
+// Another block of the cluster, which must still run.
+inline Block& block_of_cluster(Site site, unsigned rank, const char* what) {
+  if (rank >= machine.blocks.size())
+    fault(site, text("%s block %u of a cluster of %zu", what, rank, machine.blocks.size()));
+  if (machine.blocks[rank].live == 0)
+    fault(site, text("%s block %u of the cluster, which has ended", what, rank));
+  return machine.blocks[rank];
+}
+
 std::uint64_t load_remote(const void* address, unsigned rank) {
   const Site site = __builtin_return_address(0);
   const auto offset =
       static_cast<std::uint64_t>(static_cast<const unsigned char*>(address) - machine.current->block->window);
   check_window(site, Access::read, offset, 8);
-  if (rank >= machine.blocks.size())
-    fault(site, text("reads shared memory of block %u of a cluster of %zu", rank, machine.blocks.size()));
-  Block& block = machine.blocks[rank];
-  if (block.live == 0)
-    fault(site, text("reads shared memory of block %u of the cluster, which has ended", rank));
+  Block& block = block_of_cluster(site, rank, "reads shared memory of");
   check_shared_read(block, site, static_cast<unsigned>(offset), 8);
   std::uint64_t value;
   std::memcpy(&value, block.window + offset, sizeof value);
