@@ -10,7 +10,7 @@ import torch
 from rich.table import Table
 
 import tilesmith
-from tilesmith.cli import console, format_bytes, json_option, print_json
+from tilesmith.cli import console, format_bytes, json_option, kernels, print_json
 from tilesmith.core import cache_dir as user_files
 from tilesmith.core import device
 from tilesmith.core.errors import UnavailableError
@@ -168,6 +168,6 @@ def _print(found: Info) -> None:
         table.add_row(f"GPU {gpu.index}", "\n".join(facts), style=gpu.unsupported and "yellow")
     if found.no_gpu:
         add("GPU", None, found.no_gpu)
-    entries = "1 kernel" if found.cache.entries == 1 else f"{found.cache.entries} kernels"
-    table.add_row("cache", f"{found.cache.directory}\n{entries}, {format_bytes(found.cache.bytes)}")
+    kept = f"{kernels(found.cache.entries)}, {format_bytes(found.cache.bytes)}"
+    table.add_row("cache", f"{found.cache.directory}\n{kept}")
     console().print(table)
