@@ -2,12 +2,12 @@
 
 import itertools
 
+import fma_chain
 import pytest
 import torch
 from guarded import Guarded, contiguous_strides, poison
 
 import tilesmith
-from tilesmith.bench import fma_chain
 from tilesmith.bench.suites import random_tensor
 from tilesmith.core import device
 from tilesmith.core.plan import Plan
