@@ -117,10 +117,6 @@ _cuda = _Interceptor("CUDA")
 _cpu = _CpuInterceptor("CPU")
 
 
-def _here() -> _Interceptor:
-    return _cuda if executor_on("cpu") is None else _cpu
-
-
 def _previous(name: str, key: str) -> Function:
     """The kernel that is registered now. It is given the backend's key alone: the rest of a call's keys are for
     those before it, and to hand them through Python takes microseconds."""
@@ -137,7 +133,7 @@ def _previous(name: str, key: str) -> Function:
 def _begin() -> _Interceptor:
     if not (_cuda.is_wanted or _cpu.is_wanted):
         stats.clear()
-    return _here()
+    return _cuda if executor_on("cpu") is None else _cpu
 
 
 @contextmanager
