@@ -179,17 +179,15 @@ inline void* serve(void* data) {
   own.window = find_window();
   own.host = pthread_self();
   sem_post(&machine.ready);
+  sem_wait(&own.token);
   if (own.rank == 0) {
-    sem_wait(&own.token);
     run_clusters();
     machine.is_stopping = true;
     for (Block& block : machine.blocks)
       if (block.rank > 0)
         sem_post(&block.token);
-  } else {
-    sem_wait(&own.token);
-    if (!machine.is_stopping)
-      run_on_host(own);
+  } else if (!machine.is_stopping) {
+    run_on_host(own);
   }
   return nullptr;
 }

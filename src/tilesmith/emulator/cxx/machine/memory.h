@@ -52,8 +52,7 @@ constexpr std::uint64_t least_part_of_vector = 16;
 #endif
 
 // Of an aligned vector of 16 bytes that is read, some bytes may be outside: a GPU's memory comes in such vectors.
-[[gnu::noinline]] inline void check_global(const Fiber& fiber, Site site, Access access, std::uintptr_t address,
-                                           std::uint64_t bytes) {
+[[gnu::noinline]] inline void check_global(Site site, Access access, std::uintptr_t address, std::uint64_t bytes) {
   const Launch& launch = *machine.launch;
   for (std::uint32_t i = 0; i < launch.buffer_count; ++i) {
     const Buffer& buffer = launch.buffers[i];
@@ -63,19 +62,17 @@ constexpr std::uint64_t least_part_of_vector = 16;
     const bool is_inside = is_vector ? vector + 16 > begin && vector < end : address >= begin && address + bytes <= end;
     if (!is_inside)
       continue;
-    if (launch.awaits_predecessor && !fiber.has_awaited_predecessors)
-      fault(fiber, site, text("%s %s before it waits for the launches before its own", verb(access), buffer.name));
+    if (launch.awaits_predecessor && !machine.current->has_awaited_predecessors)
+      fault(site, text("%s %s before it waits for the launches before its own", verb(access), buffer.name));
     return;
   }
   const std::uintptr_t past_window = address - window_begin - machine.window_bytes;
   if (past_window < machine.window_bytes)
-    fault(fiber, site,
-          text("%s %lu bytes of shared memory, %lu past the end of the block's %lu", verb(access),
-               static_cast<unsigned long>(bytes), static_cast<unsigned long>(past_window),
-               static_cast<unsigned long>(machine.window_bytes)));
-  fault(fiber, site,
-        text("%s %lu bytes of global memory ", verb(access), static_cast<unsigned long>(bytes)) +
-            place_among_buffers(address, bytes));
+    fault(site, text("%s %lu bytes of shared memory, %lu past the end of the block's %lu", verb(access),
+                     static_cast<unsigned long>(bytes), static_cast<unsigned long>(past_window),
+                     static_cast<unsigned long>(machine.window_bytes)));
+  fault(site, text("%s %lu bytes of global memory ", verb(access), static_cast<unsigned long>(bytes)) +
+                  place_among_buffers(address, bytes));
 }
 
 inline void check_window(Site site, Access access, std::uint64_t address, std::uint64_t bytes) {
@@ -163,7 +160,7 @@ inline void check_registers(Fiber& fiber, Site site, Access access, std::uintptr
   const auto* parameters = static_cast<const unsigned char*>(machine.launch->parameters);
   if (access == Access::read && at >= parameters && at + bytes <= parameters + machine.launch->parameter_bytes)
     return;
-  check_global(*machine.current, site, access, address, bytes);
+  check_global(site, access, address, bytes);
 }
 
 inline void check(Site site, Access access, std::uintptr_t address, std::uint64_t bytes) {

@@ -118,14 +118,14 @@ struct Warp {
 
 // A tensor-core product of a warpgroup that is under way.
 struct Product {
-  float* sums[warpgroup_threads];
-  const unsigned* a[warpgroup_threads];  // if A is in registers
   std::uint64_t a_descriptor, b_descriptor;
   bool accumulate;
   ProductShape shape;
-  int issued;
-  bool is_done;
   Site site;
+  int issued = 0;
+  bool is_done = false;
+  float* sums[warpgroup_threads] = {};
+  const unsigned* a[warpgroup_threads] = {};  // if A is in registers
 };
 
 struct Warpgroup {
