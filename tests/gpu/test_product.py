@@ -2,6 +2,7 @@
 
 import itertools
 
+import fma_chain
 import pytest
 import torch
 from guarded import Guarded, contiguous_strides, poison
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from strategies import batches, strides_for
 
 import tilesmith
-from tilesmith.bench import fma_chain
 from tilesmith.bench.suites import random_tensor
 from tilesmith.core import device
 from tilesmith.core.plan import Plan

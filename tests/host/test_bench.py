@@ -6,10 +6,11 @@ from dataclasses import replace
 from fractions import Fraction
 from importlib import resources
 
+import fma_chain
 import pytest
 import torch
 
-from tilesmith.bench import fma_chain, shapes, suites
+from tilesmith.bench import shapes, suites
 from tilesmith.bench.errors import error
 from tilesmith.kernelbench.problem_file import ProblemFile, shipped
 from tilesmith.kernelbench.recognize import recognize_here

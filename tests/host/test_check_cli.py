@@ -16,7 +16,7 @@ from tilesmith.core import device as devices
 from tilesmith.kernelbench import check_all
 from tilesmith.kernelbench.check.sandbox import Limits
 from tilesmith.kernelbench.check.verdict import Finding, Speed, Spread, Verdict
-from tilesmith.kernelbench.problem_file import ProblemError
+from tilesmith.kernelbench.problem_file import ProblemError, problems_in
 
 RIGHT = Verdict("strict", (Finding("builds", True), Finding("given inputs", True, "class fp32")), "fp32")
 WRONG = Verdict("strict", (Finding("builds", False, "cuda.cu(3): error: expected a ;"),))
@@ -154,7 +154,7 @@ def test_a_wrong_module_and_a_problem_without_one_are_named(monkeypatch: pytest.
 
 
 def test_modules_are_written_for_problems_that_have_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = check_all.problems_in(None)[0]
+    source = problems_in(None)[0]
     (tmp_path / "problems").mkdir()
     (tmp_path / "problems" / source.name).write_text(source.read_text())
     asked = pretend(monkeypatch, {source.name: timed(0.5, 2.0)})

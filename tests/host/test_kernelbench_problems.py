@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilesmith.kernelbench.expression import Attribute, Input, Scalar
-from tilesmith.kernelbench.loading import Parameter, UnsupportedError, load
+from tilesmith.kernelbench.loading import UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
 from tilesmith.kernelbench.recognize import Recognized, recognize, recognize_here
 from tilesmith.kernelbench.show import show
@@ -92,7 +92,6 @@ def test_a_shipped_problem_is_recognised_without_memory_for_its_inputs(file: Pro
     assert show(found.expression) == expression
     assert [x.shape for x in found.inputs] == inputs
     assert (found.expression.shape, found.expression.dtype) == (result, torch.float32)
-    assert found.parameters == ()
     assert watch.devices == {"meta"}
 
 
@@ -100,18 +99,11 @@ def test_the_factor_of_problem_five_is_an_argument() -> None:
     found = recognize_here(shipped()[4])
     matrix = Input("A", 0, (65536, 16384), torch.float32, (16384, 1))
     assert found.inputs == (matrix, Scalar(3.14, "s", 1))
-    assert found.forward_parameters == ("A", "s")
 
 
-def test_parameters_come_in_the_order_of_their_creation() -> None:
+def test_what_is_recognized_travels_as_a_dictionary() -> None:
     found = recognize_here(problem(MODEL + TAIL))
-    assert found.parameters == (
-        Parameter("linear.weight", (3, 7), torch.float32, requires_grad=True, buffer=False),
-        Parameter("linear.bias", (3,), torch.float32, requires_grad=True, buffer=False),
-        Parameter("offset", (3,), torch.float32, requires_grad=False, buffer=True),
-        Parameter("scale", (3,), torch.float32, requires_grad=False, buffer=False),
-    )
-    assert found.init_inputs_count == 2 and found.forward_parameters == ("x", "unused")
+    assert [x.name for x in found.inputs] == ["x"]
     assert show(found.expression) == "(x @ self.linear.weight.T + self.linear.bias) * self.scale"
     assert Recognized.from_dict(found.to_dict()) == found
 

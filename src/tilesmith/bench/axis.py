@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from tilesmith.bench.results import Results
+
 _FEW: Final = 3  # labels at least, if the axis is to be read
 _APART: Final = 0.1  # of the axis between two of them: less, and they meet on a phone
 _STEPS: Final = (  # the roundest first
@@ -32,6 +34,14 @@ class Axis:
         logs = [math.log10(value) for value in values]
         room = max(max(logs) - min(logs), 0.1) * margin
         return cls(10 ** (min(logs) - room), 10 ** (max(logs) + room))
+
+    @classmethod
+    def of_roofline(cls, results: Results) -> tuple["Axis", "Axis"]:
+        """Operations for each byte and TFLOP/s, with room for all products and for the roofs."""
+        peaks, bandwidth = results.peaks.values(), results.bandwidth
+        ridges = [peak / bandwidth * 1e3 for peak in peaks] if bandwidth else []
+        x = cls.around([*(entry.intensity for entry in results.entries), *ridges])
+        return x, cls.around([*(entry.tflops for entry in results.entries), *peaks])
 
     def share(self, value: float) -> float:
         """How far along the axis a value is: 0 and 1 are the ends, and what lies beyond is put there.

@@ -11,8 +11,6 @@ _SCATTERS: Final = 4  # a change must exceed the scatter between the runs so man
 _NORMAL: Final = 1.4826  # a standard deviation by a median deviation
 _WORTH_A_WORD: Final = 0.01  # a smaller drift of torch's times is not shown
 
-_Key = tuple[str, str, str, str | None, str]
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -98,18 +96,19 @@ def compare(old: Results, new: Results) -> Comparison:
 
     Raises ValueError if the runs have no product in common.
     """
-    before, after = _by_key(old), _by_key(new)
-    pairs = [(before[key], after[key]) for key in before if key in after]
+    before, after = _by_label(old), _by_label(new)
+    pairs = [(entry, after[label]) for label, entry in before.items() if label in after]
     if not pairs:
         raise ValueError("the two runs have no product in common")
     differences = _differences(old.environment, new.environment)
-    drifts, scatter = _torchs_times(pairs) if _same_torch(old, new) else ({}, 0.0)
+    same_torch = old.environment.versions.get("torch") == new.environment.versions.get("torch")
+    drifts, scatter = _torchs_times(pairs) if same_torch else ({}, 0.0)
     compared = tuple(_compared(a, b, drifts, scatter) for a, b in pairs)
     return Comparison(
         regression=any(each.change == "slower" for each in compared),
         compared=compared,
-        only_old=tuple(_label(before[key]) for key in before if key not in after),
-        only_new=tuple(_label(after[key]) for key in after if key not in before),
+        only_old=tuple(label for label in before if label not in after),
+        only_new=tuple(label for label in after if label not in before),
         differences=differences,
         drifts={kind: math.exp(drift) for kind, drift in drifts.items()},
         warnings=_warnings(differences, has_yardstick=bool(drifts)),
@@ -119,7 +118,7 @@ def compare(old: Results, new: Results) -> Comparison:
 def _compared(old: Entry, new: Entry, drifts: dict[str, float], scatter: float) -> Compared:
     noise = max(old.noise, new.noise, _SCATTERS * scatter)
     longer = math.log(new.ours.median / old.ours.median)
-    relative = longer - _yardstick(old, new, drifts) if drifts else None
+    relative = longer - _torchs_change(old, new, drifts) if drifts else None
     found = change(old.ours, new.ours, noise)
     if relative is not None and not (abs(relative) > noise and (relative > 0) == (longer > 0)):
         found = "same"
@@ -136,12 +135,6 @@ def _compared(old: Entry, new: Entry, drifts: dict[str, float], scatter: float) 
     )
 
 
-def _yardstick(old: Entry, new: Entry, drifts: dict[str, float]) -> float:
-    if _has_torch(old, new):
-        return _torchs_change(old, new)
-    return drifts.get(_bound(new), statistics.median(drifts.values()))
-
-
 def _torchs_times(pairs: list[tuple[Entry, Entry]]) -> tuple[dict[str, float], float]:
     """How torch's times changed, by what bounds the products, and how far single ones are from that; logarithms.
 
@@ -149,7 +142,7 @@ def _torchs_times(pairs: list[tuple[Entry, Entry]]) -> tuple[dict[str, float], f
     changes: dict[str, list[float]] = {}
     for old, new in pairs:
         if _has_torch(old, new):
-            changes.setdefault(_bound(new), []).append(_torchs_change(old, new))
+            changes.setdefault(_bound(new), []).append(_torchs_change(old, new, {}))
     drifts = {kind: statistics.median(values) for kind, values in changes.items()}
     apart = [abs(value - drifts[kind]) for kind, values in changes.items() for value in values]
     return drifts, _NORMAL * statistics.median(apart) if apart else 0.0
@@ -159,41 +152,25 @@ def _has_torch(old: Entry, new: Entry) -> bool:
     return TORCH in old.competitors and TORCH in new.competitors
 
 
-def _torchs_change(old: Entry, new: Entry) -> float:
-    return math.log(new.competitors[TORCH].median / old.competitors[TORCH].median)
+def _torchs_change(old: Entry, new: Entry, drifts: dict[str, float]) -> float:
+    """The logarithm by which torch's time changed; where it has none, what its others did."""
+    if _has_torch(old, new):
+        return math.log(new.competitors[TORCH].median / old.competitors[TORCH].median)
+    return drifts.get(_bound(new), statistics.median(drifts.values()))
 
 
 def _bound(entry: Entry) -> str:
     return "of unknown bound" if entry.bound is None else f"bound by {entry.bound}"
 
 
-def _by_key(results: Results) -> dict[_Key, Entry]:
-    return {(each.suite, each.shape, each.dtype, each.accuracy, each.variant): each for each in results.entries}
-
-
-def _label(entry: Entry) -> str:
-    return f"{entry.suite}: {entry.label}"
-
-
-def _same_torch(old: Results, new: Results) -> bool:
-    return old.environment.versions.get("torch") == new.environment.versions.get("torch")
+def _by_label(results: Results) -> dict[str, Entry]:
+    return {f"{each.suite}: {each.label}": each for each in results.entries}
 
 
 def _differences(old: Environment, new: Environment) -> tuple[Difference, ...]:
-    described = [_described(old), _described(new)]
-    names = dict.fromkeys(name for each in described for name in each)
-    values = ((name, *(each.get(name, "none") for each in described)) for name in names)
-    return tuple(Difference(name, a, b) for name, a, b in values if a != b)
-
-
-def _described(environment: Environment) -> dict[str, str]:
-    return {
-        "GPU": environment.gpu,
-        "driver": environment.driver,
-        **environment.versions,
-        "processor": environment.host,
-        "L2": environment.l2,
-    }
+    before, after = ({**each.facts, "L2": each.l2} for each in (old, new))
+    values = ((name, before.get(name, "none"), after.get(name, "none")) for name in before | after)
+    return tuple(Difference(*each) for each in values if each[1] != each[2])
 
 
 def _warnings(differences: tuple[Difference, ...], *, has_yardstick: bool) -> tuple[str, ...]:

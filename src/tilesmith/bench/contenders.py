@@ -187,10 +187,6 @@ def checked(name: str, contender: Contender, product: Product, operands: Operand
 
 def _norm_with_epilogue(result: Tensor, product: Product, operands: Operands) -> float:
     """The Frobenius norm of what is wrong, relative to that of the result in float64."""
-    exact = operands.a.double() @ operands.b.double()
-    if operands.bias is not None:
-        exact += operands.bias
-    exact = _ACTIVATIONS[product.activation](exact)
-    if operands.residual is not None:
-        exact += operands.residual
+    bias, residual = (None if x is None else x.double() for x in (operands.bias, operands.residual))
+    exact = _linear(operands.a.double(), operands.b.double().mT, bias, residual, _ACTIVATIONS[product.activation])
     return float((result.double() - exact).norm() / exact.norm())

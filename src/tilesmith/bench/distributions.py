@@ -28,6 +28,11 @@ def _both(make: Callable[[int, int, torch.Generator], Tensor]) -> Maker:
     return lambda m, k, n, g: (make(m, k, g), make(k, n, g))
 
 
+def _times(a_exponent: int, b_exponent: int) -> Maker:
+    """Normal values, times powers of two."""
+    return lambda m, k, n, g: (_normal(m, k, g) * 2.0**a_exponent, _normal(k, n, g) * 2.0**b_exponent)
+
+
 def _spread(exponents: int) -> Callable[[int, int, torch.Generator], Tensor]:
     return lambda rows, columns, g: (
         _normal(rows, columns, g) * torch.exp2((_uniform(rows, columns, g) * 2 - 1) * exponents)
@@ -44,14 +49,6 @@ def _graded_slices(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, 
     return _normal(m, k, g) * grades, _normal(k, n, g) / grades[:, None]
 
 
-def _graded_rows(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return _normal(m, k, g) * _grades(m, 40, g)[:, None], _normal(k, n, g)
-
-
-def _graded_columns(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return _normal(m, k, g), _normal(k, n, g) * _grades(n, 40, g)
-
-
 def _cancelling(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """The second half of each sum takes most of the first away."""
     half = k // 2
@@ -61,31 +58,11 @@ def _cancelling(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Ten
     return a, b
 
 
-def _sparse(rows: int, columns: int, g: torch.Generator) -> Tensor:
-    return _normal(rows, columns, g) * (_uniform(rows, columns, g) < 0.1)
-
-
-def _rectified(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return _normal(m, k, g).relu(), _normal(k, n, g)
-
-
 def _outliers(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """A few columns of A are a hundred times as large, as in the activations of language models."""
     a = _normal(m, k, g)
     a[:, :: max(k // 3, 1)] *= 100
     return a, _normal(k, n, g)
-
-
-def _subnormal(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return _normal(m, k, g) * 2.0**-132, _normal(k, n, g) * 2.0**20
-
-
-def _subnormal_by_huge(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return _normal(m, k, g) * 2.0**-132, _normal(k, n, g) * 2.0**110
-
-
-def _huge(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return _normal(m, k, g) * 2.0**120, _normal(k, n, g) * 2.0**-100
 
 
 def _overflowing(m: int, k: int, n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -109,16 +86,16 @@ DISTRIBUTIONS: Final[dict[str, Maker]] = {
     "lognormal": _both(lambda rows, columns, g: torch.exp(3 * _normal(rows, columns, g))),
     "exponents within 20": _both(_spread(20)),
     "exponents within 60": _both(_spread(60)),
-    "graded rows": _graded_rows,
-    "graded columns": _graded_columns,
+    "graded rows": lambda m, k, n, g: (_normal(m, k, g) * _grades(m, 40, g)[:, None], _normal(k, n, g)),
+    "graded columns": lambda m, k, n, g: (_normal(m, k, g), _normal(k, n, g) * _grades(n, 40, g)),
     "graded slices of K": _graded_slices,
     "cancelling": _cancelling,
-    "sparse": _both(_sparse),
-    "rectified": _rectified,
+    "sparse": _both(lambda rows, columns, g: _normal(rows, columns, g) * (_uniform(rows, columns, g) < 0.1)),
+    "rectified": lambda m, k, n, g: (_normal(m, k, g).relu(), _normal(k, n, g)),
     "outliers": _outliers,
-    "subnormal": _subnormal,
-    "subnormal by huge": _subnormal_by_huge,
-    "huge": _huge,
+    "subnormal": _times(-132, 20),
+    "subnormal by huge": _times(-132, 110),
+    "huge": _times(120, -100),
     "overflowing": _overflowing,
     "infinities and NaNs": _special,
 }

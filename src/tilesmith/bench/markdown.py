@@ -2,11 +2,12 @@
 
 import statistics
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from tilesmith.bench.results import OURS, TORCH, Competitor, Entry, Results
+from tilesmith.bench.results import OURS, TORCH, Entry, Results, opponents
 
 _MAX_ROWS: Final = 60  # of a table; of a longer one the least ratios are shown, and how many there are of each size
 _SHOWN_ROWS: Final = 20
@@ -57,10 +58,13 @@ def _facts(run: Results) -> dict[str, str]:
 def _summary(entries: Sequence[Entry]) -> Iterable[str]:
     """The mean against each opponent, and for calls by the wall clock how many are too slow."""
     lines = []
-    for other in _opponents(entries):
-        ratios = [entry.ratio(other) for entry in entries if other in entry.competitors]
+    ratios_to = {
+        other: [entry.ratio(other) for entry in entries if other in entry.competitors] for other in opponents(entries)
+    }
+    for other, ratios in ratios_to.items():
         mean, least = statistics.geometric_mean(ratios), min(ratios)
-        lines.append(f"Against {other}: geometric mean **{mean:.3f}**, least {least:.3f}, of {_products(len(ratios))}.")
+        count = f"{len(ratios)} product{'s' * (len(ratios) != 1)}"
+        lines.append(f"Against {other}: geometric mean **{mean:.3f}**, least {least:.3f}, of {count}.")
     calls = [entry for entry in entries if entry.clock == "wall" and TORCH in entry.competitors]
     if calls:
         behind = sum(entry.is_behind for entry in calls)
@@ -68,8 +72,7 @@ def _summary(entries: Sequence[Entry]) -> Iterable[str]:
     if lines:
         yield "\n".join(lines)
     if len(entries) > _MAX_ROWS:
-        for other in _opponents(entries):
-            yield _histogram([entry.ratio(other) for entry in entries if other in entry.competitors], other)
+        yield from (_histogram(ratios, other) for other, ratios in ratios_to.items())
         yield f"The {_SHOWN_ROWS} least ratios:"
 
 
@@ -82,40 +85,28 @@ def _histogram(ratios: Sequence[float], other: str) -> str:
 
 
 def _table(entries: Sequence[Entry]) -> str:
-    opponents = _opponents(entries)
-    if len(entries) > _MAX_ROWS and opponents:
-        entries = sorted(entries, key=lambda entry: _ratio(entry, opponents[0]) or 0.0)[:_SHOWN_ROWS]
-    has_plan = any(entry.plan for entry in entries)
-    has_graph = any(entry.ours.graph_ms is not None for entry in entries)
-    has_host = any(entry.ours.host_ms is not None for entry in entries)
-    has_error = any(entry.ours.norm is not None for entry in entries)
-    everyone = (OURS, *opponents)
+    others = opponents(entries)
+    if len(entries) > _MAX_ROWS and others:
+        first = others[0]
+        entries = sorted(entries, key=lambda entry: entry.ratio(first) if first in entry.competitors else 0.0)
+        entries = entries[:_SHOWN_ROWS]
+    everyone = (OURS, *others)
 
-    def cells(entry: Entry) -> Iterable[str]:
-        yield entry.shape + (f", {entry.variant}" if entry.variant else "")
-        if has_plan:
-            yield entry.plan
-        yield from (_microseconds(entry.competitors.get(name)) for name in everyone)
-        for name in opponents:
-            ratio = _ratio(entry, name)
-            yield "" if ratio is None else f"**{ratio:.3f}**"
-        if has_graph:
-            yield ", ".join(_us(each.graph_ms) for name in everyone if (each := entry.competitors.get(name)))
-        if has_host:
-            yield ", ".join(_us(each.host_ms) for name in everyone if (each := entry.competitors.get(name)))
-        if has_error:
-            yield from (_error(entry.competitors.get(name)) for name in everyone)
+    def of_all(field: str, entry: Entry) -> str:
+        return ", ".join(_us(getattr(entry.competitors[name], field)) for name in everyone if name in entry.competitors)
 
-    headings = [
-        "product",
-        *(["plan"] if has_plan else []),
-        *(f"{name} us" for name in everyone),
-        *(["ratio"] if len(opponents) == 1 else [f"ratio to {name}" for name in opponents]),
-        *([f"in a graph: {', '.join(everyone)}"] if has_graph else []),
-        *([f"to issue a call: {', '.join(everyone)}"] if has_host else []),
-        *([f"error {name}" for name in everyone] if has_error else []),
+    columns: list[tuple[str, Callable[[Entry], str]]] = [
+        ("product", lambda entry: entry.shape + (f", {entry.variant}" if entry.variant else "")),
+        ("plan", lambda entry: entry.plan),
+        *((f"{name} us", partial(_microseconds, name)) for name in everyone),
+        *(("ratio" if len(others) == 1 else f"ratio to {name}", partial(_ratio, name)) for name in others),
+        (f"in a graph: {', '.join(everyone)}", partial(of_all, "graph_ms")),
+        (f"to issue a call: {', '.join(everyone)}", partial(of_all, "host_ms")),
+        *((f"error {name}", partial(_error, name)) for name in everyone),
     ]
-    return _rows([headings, *(tuple(cells(entry)) for entry in entries)])
+    table = [(heading, *(cell(entry) for entry in entries)) for heading, cell in columns]
+    filled = [column for column in table if any(cell.strip(", ") for cell in column[1:])]
+    return _rows(list(zip(*filled, strict=True)))
 
 
 def _rows(rows: Sequence[Sequence[str]]) -> str:
@@ -123,16 +114,12 @@ def _rows(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-def _opponents(entries: Iterable[Entry]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for entry in entries for name in entry.opponents))
+def _ratio(other: str, entry: Entry) -> str:
+    return f"**{entry.ratio(other):.3f}**" if other in entry.competitors else ""
 
 
-def _ratio(entry: Entry, other: str) -> float | None:
-    return entry.ratio(other) if other in entry.competitors else None
-
-
-def _microseconds(competitor: Competitor | None) -> str:
-    return "" if competitor is None else _us(competitor.median)
+def _microseconds(name: str, entry: Entry) -> str:
+    return _us(entry.competitors[name].median) if name in entry.competitors else ""
 
 
 def _us(ms: float | None) -> str:
@@ -145,12 +132,9 @@ def _us(ms: float | None) -> str:
     return f"{ms * 1e3:.{2 if ms < 0.01 else 1}f}"
 
 
-def _error(competitor: Competitor | None) -> str:
+def _error(name: str, entry: Entry) -> str:
+    competitor = entry.competitors.get(name)
     if competitor is None or competitor.norm is None:
         return ""
     comp = "" if competitor.comp is None else f"{competitor.comp:.1e} / "
     return f"{comp}{competitor.norm:.1e}"
-
-
-def _products(count: int) -> str:
-    return f"{count} product{'s' * (count != 1)}"

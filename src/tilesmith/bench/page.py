@@ -27,7 +27,7 @@ def page(results: Results) -> str:
         script_hash=_hash(script),
         gpu=joined(environment.gpu),
         date=joined(environment.date),
-        headline=_headline(results),
+        headline=joined(*(_count_tile(results, other) for other in results.opponents)),
         unfinished=_unfinished(results),
         summary=_summary(results),
         bars=page_plots.bars(results),
@@ -49,23 +49,14 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _headline(results: Results) -> Markup:
-    """The counts against each opponent, over all suites."""
-    return joined(*(_count_tile(results, other) for other in results.opponents))
-
-
 def _count_tile(results: Results, other: str) -> Markup:
+    """The counts against an opponent, over all suites."""
     counts: Counter[Change] = Counter()
     for suite in results.suites:
         counts += results.verdicts(suite, other)
     numbers = [element("li", element("b", str(counts[kind])), f" {kind}", class_=f"count {kind}") for kind in SIGNS]
-    return element(
-        "div",
-        element("h3", f"against {other}"),
-        element("ul", *numbers, class_="counts"),
-        svg.split((kind, counts[kind]) for kind in SIGNS),
-        class_="tile",
-    )
+    title, shares = element("h3", f"against {other}"), svg.split((kind, counts[kind]) for kind in SIGNS)
+    return element("div", title, element("ul", *numbers, class_="counts"), shares, class_="tile")
 
 
 def _unfinished(results: Results) -> Markup:
@@ -76,26 +67,12 @@ def _unfinished(results: Results) -> Markup:
 
 
 def _summary(results: Results) -> Markup:
-    head = element(
-        "tr",
-        element("th", "suite", scope="col"),
-        *(
-            element(
-                "th",
-                f"against {other}",
-                scope="col",
-            )
-            for other in results.opponents
-        ),
-    )
-    body = (
-        element(
-            "tr",
-            element("th", suite, scope="row"),
-            *(_summary_cell(results, suite, other) for other in results.opponents),
-        )
-        for suite in results.suites
-    )
+    headings = ("suite", *(f"against {other}" for other in results.opponents))
+    head = element("tr", *(element("th", heading, scope="col") for heading in headings))
+    body = []
+    for suite in results.suites:
+        cells = (_summary_cell(results, suite, other) for other in results.opponents)
+        body.append(element("tr", element("th", suite, scope="row"), *cells))
     return element("table", element("thead", head), element("tbody", *body), class_="summary")
 
 
@@ -104,24 +81,15 @@ def _summary_cell(results: Results, suite: str, other: str) -> Markup:
     if mean is None:
         return element("td", "none", class_="none")
     counts = results.verdicts(suite, other)
-    tally = (
-        element(
-            "span", f"{sign} {counts[kind]}" if counts[kind] else _BLANK, class_=kind, title=f"{counts[kind]} {kind}"
-        )
-        for kind, sign in SIGNS.items()
-    )
+    tally = []
+    for kind, sign in SIGNS.items():
+        shown = f"{sign} {counts[kind]}" if counts[kind] else _BLANK
+        tally.append(element("span", shown, class_=kind, title=f"{counts[kind]} {kind}"))
     return element("td", element("b", f"{mean:.3f}"), element("span", *tally, class_="tally"))
 
 
 def _environment(environment: Environment) -> Markup:
-    facts = {
-        "GPU": environment.gpu,
-        "driver": environment.driver,
-        **environment.versions,
-        "processor": environment.host,
-        "L2 before each time": environment.l2,
-        "date": environment.date,
-    }
+    facts = {**environment.facts, "L2 before each time": environment.l2, "date": environment.date}
     pairs = (element("div", element("dt", name), element("dd", value)) for name, value in facts.items())
     return element("dl", *pairs)
 

@@ -22,12 +22,11 @@ def bars(results: Results) -> Markup:
 def _one_open(opponents: Iterable[str], content: Callable[[str], Markup | None]) -> Markup:
     """What there is for each opponent, folded but for the first."""
     shown = [(other, found) for other in opponents if (found := content(other)) is not None]
-    return joined(
-        *(
-            element("details", element("summary", f"Against {other}"), found, open=i == 0)
-            for i, (other, found) in enumerate(shown)
-        )
+    folded = (
+        element("details", element("summary", f"Against {other}"), found, open=i == 0)
+        for i, (other, found) in enumerate(shown)
     )
+    return joined(*folded)
 
 
 def _bars_against(results: Results, other: str) -> Markup:
@@ -50,7 +49,7 @@ def _bars_of(results: Results, suite: str, other: str) -> Markup:
         label = element("a", breakable(entry.shape), element("small", entry.kind), href=f"#{row_id(i)}", class_="label")
         drawn = svg.bar(ratio, entry.ratio_interval(other), noise, axis, change)
         rows.append(element("li", label, drawn, verdict(ratio, change)))
-    scale = element("li", svg.bar_ticks(axis), class_="scale", aria_hidden="true")
+    scale = element("li", svg.ticks(axis, "bar-ticks"), class_="scale", aria_hidden="true")
     return element("ul", *rows, scale, class_="bars")
 
 
@@ -59,9 +58,7 @@ def roofline(results: Results) -> Markup:
     if not entries:
         return element("p", "Nothing was measured.")
     peaks, bandwidth = results.peaks, results.bandwidth
-    ridges = [peak / bandwidth * 1e3 for peak in peaks.values()] if bandwidth else []
-    x = Axis.around([*(entry.intensity for entry in entries), *ridges])
-    y = Axis.around([*(entry.tflops for entry in entries), *peaks.values()])
+    x, y = Axis.of_roofline(results)
     points = (
         svg.Point(entry.intensity, entry.tflops, _mark(entry), _roofline_title(entry), row_id(i))
         for i, entry in enumerate(entries)
@@ -79,23 +76,17 @@ def roofline(results: Results) -> Markup:
 
 def _roofs(peaks: dict[str, float], bandwidth: float | None, x: Axis, y: Axis) -> list[svg.Line]:
     """A level for each peak, from where memory can feed it, and the slope of memory up to the highest of them."""
-    lines = [
-        svg.Line(
-            (peak / bandwidth * 1e3 if bandwidth else x.low, peak), (x.high, peak), "roof", f"{precisions}: {peak:g}"
-        )
-        for precisions, peak in peaks.items()
-    ]
+
+    def on_slope(tflops: float) -> tuple[float, float]:
+        return (tflops / bandwidth * 1e3 if bandwidth else x.low), tflops
+
+    lines = [svg.Line(on_slope(peak), (x.high, peak), "roof", f"{name}: {peak:g}") for name, peak in peaks.items()]
     if bandwidth:
         top = min(max(peaks.values(), default=y.high), x.high * bandwidth * 1e-3)
         bottom = max(y.low, x.low * bandwidth * 1e-3)
-        middle = math.sqrt(bottom * top)
-        lines += [
-            svg.Line((bottom / bandwidth * 1e3, bottom), (top / bandwidth * 1e3, top), "roof"),
-            svg.Line(
-                *((middle / bandwidth * 1e3, middle), (middle / bandwidth * 1e3, middle), "slope"),
-                f"memory: {bandwidth / 1e3:.3g} TB/s",
-            ),
-        ]
+        middle = on_slope(math.sqrt(bottom * top))
+        lines.append(svg.Line(on_slope(bottom), on_slope(top), "roof"))
+        lines.append(svg.Line(middle, middle, "slope", f"memory: {bandwidth / 1e3:.3g} TB/s"))
     return lines
 
 
@@ -126,18 +117,12 @@ def _errors_against(entries: tuple[Entry, ...], other: str) -> Markup | None:
     ]
     if has_float32:
         lines.append(svg.Line((axis.low, FLOAT32_FLOOR), (axis.high, FLOAT32_FLOOR), "floor", "floor of float32, 3e-7"))
+    points = []
+    for i, entry, (theirs, ours) in found:
+        title = f"{entry.shape} {entry.kind}: ours {ours:.2e}, {other} {theirs:.2e}"
+        points.append(svg.Point(theirs, ours, _mark(entry), title, row_id(i)))
     plot = svg.scatter(
-        (
-            svg.Point(
-                theirs,
-                ours,
-                _mark(entry),
-                f"{entry.shape} {entry.kind}: ours {ours:.2e}, {other} {theirs:.2e}",
-                row_id(i),
-            )
-            for i, entry, (theirs, ours) in found
-        ),
-        lines,
+        *(points, lines),
         x=axis,
         y=axis,
         x_title=f"error of {other} in norm",
@@ -152,13 +137,8 @@ def _mark(entry: Entry) -> str:
 
 
 def _legend(entries: Iterable[Entry]) -> Markup:
-    marks = dict.fromkeys((entry.ours.precision, _mark(entry)) for entry in entries)
-    items = (
-        element(
-            "li",
-            element("svg", element("use", href=f"#{mark}", x="50%", y="50%", class_=mark), aria_hidden="true"),
-            precision,
-        )
-        for precision, mark in marks
-    )
+    items = []
+    for precision, mark in dict.fromkeys((entry.ours.precision, _mark(entry)) for entry in entries):
+        shape = element("use", href=f"#{mark}", x="50%", y="50%", class_=mark)
+        items.append(element("li", element("svg", shape, aria_hidden="true"), precision))
     return element("ul", *items, class_="legend", aria_label="Precision classes")

@@ -80,15 +80,13 @@ def _bars(axes: "Axes", entries: list[Entry], other: str) -> None:
 
 def _roofline(axes: "Axes", results: Results) -> None:
     peaks, bandwidth = results.peaks, results.bandwidth
-    ridges = [peak / bandwidth * 1e3 for peak in peaks.values()] if bandwidth else []
-    x = Axis.around([*(entry.intensity for entry in results.entries), *ridges])
-    y = Axis.around([*(entry.tflops for entry in results.entries), *peaks.values()])
+    x, y = Axis.of_roofline(results)
     _points(axes, [(entry, entry.intensity, entry.tflops) for entry in results.entries])
     for precisions, peak in peaks.items():
         axes.plot([peak / bandwidth * 1e3 if bandwidth else x.low, x.high], [peak, peak], color="black", linewidth=1)
         axes.annotate(f"{precisions}: {peak:g}", (x.high, peak), ha="right", va="bottom", fontsize=8)
     if bandwidth:
-        bend = max(ridges, default=x.high)
+        bend = max(peaks.values()) / bandwidth * 1e3 if peaks else x.high
         axes.plot([x.low, bend], [x.low * bandwidth * 1e-3, bend * bandwidth * 1e-3], color="black", linewidth=1)
     _scale(axes, x=x, y=y)
     axes.set_xlabel("operations for each byte that must be moved")

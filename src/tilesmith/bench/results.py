@@ -8,7 +8,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -178,6 +178,11 @@ class Entry:
         return change(self.competitors[other], self.ours, self.noise)
 
 
+def opponents(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """Those of some entries, in order."""
+    return tuple(dict.fromkeys(name for entry in entries for name in entry.opponents))
+
+
 def change(old: Competitor, new: Competitor, noise: float) -> Change:
     """What became of a time: the medians must differ by more than the noise, and their intervals must not meet.
 
@@ -207,6 +212,11 @@ class Environment:
     commit: str = ""  # of the source; "" where it was not noted
     note: str = ""  # what else a reader should know
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """The machine and its programs, by their names."""
+        return {"GPU": self.gpu, "driver": self.driver, **self.versions, "processor": self.host}
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -223,7 +233,7 @@ class Results:
     @property
     def opponents(self) -> tuple[str, ...]:
         """Everyone but us and the second torch, in order."""
-        return tuple(dict.fromkeys(name for entry in self.entries for name in entry.opponents))
+        return opponents(self.entries)
 
     @property
     def bandwidth(self) -> float | None:
@@ -254,7 +264,7 @@ class Results:
 
     def write(self, path: Path) -> None:
         """Writes JSON, a line for each field: lists of numbers are not broken."""
-        text = json.dumps({"format": FORMAT, **_plain(asdict(self))}, indent=1, allow_nan=False)
+        text = json.dumps({"format": FORMAT, **finite(asdict(self))}, indent=1, allow_nan=False)
         path.write_text(_NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n")
 
     @classmethod
@@ -273,12 +283,12 @@ class Results:
             raise ValueError(f"{path} has no results of tilesmith bench: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
     if isinstance(value, Mapping):
-        return {key: _plain(x) for key, x in value.items()}
+        return {key: finite(x) for key, x in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(x) for x in value]
+        return [finite(x) for x in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

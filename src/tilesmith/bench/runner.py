@@ -37,6 +37,7 @@ _CERTAIN: Final = 0.01  # half of the median's confidence interval, relative to 
 _ROUNDS: Final = 20  # at a time, and at least
 _MAX_ROUNDS: Final = 1000
 _SHORT_MS: Final = 0.05  # a product that takes less is timed in a CUDA graph, too
+_OF_PRODUCT: Final = ("name", "m", "k", "n", "batch", "a_layout", "b_layout", "dtype", "why", "variant", "clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ def measure(product: Product, suite: str, settings: Settings) -> Entry:
     against = opponents(product.against) if settings.against is None else settings.against
     found = contenders(product, operands, asked, against)
     errors = {name: checked(name, each, product, operands) for name, each in found.items()}
-    with gpu_state.watching(torch.cuda.current_device()) as watch:
-        samples = first_calls(product) if "start" in product.clock else _samples(product, found, settings)
+    state = gpu_state.watched(torch.cuda.current_device())
+    samples = first_calls(product) if "start" in product.clock else _samples(product, found, settings)
+    seen = state()
     is_short = product.clock == "gpu" and statistics.median(samples[OURS]) < _SHORT_MS
     graphs = _graph_times(found) if is_short else {}
     hosts = _host_times(found) if product.clock == "wall" else {}
@@ -98,9 +100,8 @@ def measure(product: Product, suite: str, settings: Settings) -> Entry:
         if name in found
     }
     entry = _described(product, suite, problem, plan, accuracy)
-    if product.operator in OVERRIDDEN:
-        entry = replace(entry, plan=route(found[OURS]))
-    return replace(entry, competitors=competitors, state=watch.state)
+    name = route(found[OURS]) if product.operator in OVERRIDDEN else plan.name
+    return replace(entry, plan=name, competitors=competitors, state=seen)
 
 
 def route(ours: Contender) -> str:
@@ -148,27 +149,17 @@ def _described(product: Product, suite: str, problem: Problem, plan: Plan, accur
     work = Work(p.flops, read, result)
     roofline = _roofline(work, plan.device, precision_of(product.dtype, accuracy))
     return Entry(
+        **{field: getattr(product, field) for field in _OF_PRODUCT},
         suite=suite,
-        name=product.name,
         shape=str(product),
-        m=product.m,
-        k=product.k,
-        n=product.n,
-        batch=product.batch,
-        a_layout=product.a_layout,
-        b_layout=product.b_layout,
-        dtype=product.dtype,
         accuracy=accuracy if product.dtype == "float32" else None,
-        why=product.why,
-        plan=plan.name,
+        plan="",
         workspace_bytes=plan.workspace_bytes,
         flops=work.flops,
         least_bytes=work.read_bytes + work.written_bytes,
         roofline_ms=None if roofline is None else roofline.seconds * 1e3,
         bound=None if roofline is None else roofline.bound,
         competitors={},
-        variant=product.variant,
-        clock=product.clock,
     )
 
 

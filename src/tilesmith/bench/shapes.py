@@ -37,14 +37,4 @@ def parse(text: str, dtype: str = "float32") -> Product:
     if batch and (not batch.isdecimal() or int(batch) == 0):
         raise ValueError(f"{text!r} has a batch of {batch!r}; it is a number, of 1 at least")
     a_layout, b_layout = (_LAYOUTS[letter] for letter in layout)
-    return Product(
-        name=text,
-        m=m,
-        k=k,
-        n=n,
-        why="asked for by its sizes",
-        a_layout=a_layout,
-        b_layout=b_layout,
-        batch=int(batch or 0),
-        dtype=dtype,
-    )
+    return Product(text, m, k, n, "asked for by its sizes", a_layout, b_layout, int(batch or 0), dtype)

@@ -33,59 +33,35 @@ def percent(share: float) -> str:
 
 
 def scatter(
-    points: Iterable[Point],
-    lines: Sequence[Line],
-    *,
-    x: Axis,
-    y: Axis,
-    x_title: str,
-    y_title: str,
-    title: str,
+    points: Iterable[Point], lines: Sequence[Line], *, x: Axis, y: Axis, x_title: str, y_title: str, title: str
 ) -> Markup:
     """A plot of points that are links, with lines behind them. Ticks are beside it, in SVGs of their own."""
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        return x.share(point[0]), 1 - y.share(point[1])
+
     grid = [_stroke((x.share(tick), 0), (x.share(tick), 1), "grid") for tick in x.ticks]
     grid += [_stroke((0, 1 - y.share(tick)), (1, 1 - y.share(tick)), "grid") for tick in y.ticks]
-    drawn = [
-        _stroke((x.share(a), 1 - y.share(b)), (x.share(c), 1 - y.share(d)), line.kind)
-        for line in lines
-        for (a, b), (c, d) in [(line.start, line.end)]
-    ]
-    labels = [
-        element(
-            "text",
-            line.label,
-            x=percent(x.share(line.end[0])),
-            y=percent(1 - y.share(line.end[1])),
-            dx="-8" if line.start == line.end else None,
-            dy="-6",
-            class_=f"label {line.kind}",
-        )
-        for line in lines
-        if line.label
-    ]
-    marks = [
-        element(
-            "a",
-            element(
-                "use",
-                element("title", point.title),
-                href=f"#{point.mark}",
-                x=percent(x.share(point.x)),
-                y=percent(1 - y.share(point.y)),
-                class_=point.mark,
-            ),
-            href=f"#{point.link}",
-            aria_label=point.title,
-        )
-        for point in points
-    ]
+    drawn = [_stroke(at(line.start), at(line.end), line.kind) for line in lines]
+    labels = []
+    for line in lines:
+        if line.label:
+            across, down = map(percent, at(line.end))
+            left = "-8" if line.start == line.end else None
+            labels.append(element("text", line.label, x=across, y=down, dx=left, dy="-6", class_=f"label {line.kind}"))
+    marks = []
+    for point in points:
+        across, down = map(percent, at((point.x, point.y)))
+        hint = element("title", point.title)
+        mark = element("use", hint, href=f"#{point.mark}", x=across, y=down, class_=point.mark)
+        marks.append(element("a", mark, href=f"#{point.link}", aria_label=point.title))
     plot = element("svg", *grid, *drawn, *labels, *marks, class_="area", role="group", aria_label=title)
     return element(
         "div",
         element("span", y_title, class_="y-title"),
-        _ticks(y, "y-ticks", vertical=True),
+        ticks(y, "y-ticks", vertical=True),
         plot,
-        _ticks(x, "x-ticks", vertical=False),
+        ticks(x, "x-ticks"),
         element("span", x_title, class_="x-title"),
         class_="plot",
     )
@@ -108,19 +84,14 @@ def bar(ratio: float, interval: tuple[float, float], noise: tuple[float, float],
     )
 
 
-def bar_ticks(axis: Axis) -> Markup:
-    return _ticks(axis, "bar-ticks", vertical=False)
-
-
 def split(parts: Iterable[tuple[str, int]]) -> Markup:
     """Counts as parts of one bar."""
     counts = list(parts)
     total = sum(count for _, count in counts)
     drawn, before = [], 0
     for kind, count in counts:
-        drawn.append(
-            element("rect", x=percent(before / total), width=percent(count / total), height="100%", class_=kind)
-        )
+        begin, width = percent(before / total), percent(count / total)
+        drawn.append(element("rect", x=begin, width=width, height="100%", class_=kind))
         before += count
     return element("svg", *drawn, class_="split", aria_hidden="true")
 
@@ -130,7 +101,9 @@ def _stroke(start: tuple[float, float], end: tuple[float, float], kind: str) -> 
     return element("line", x1=percent(x1), y1=percent(y1), x2=percent(x2), y2=percent(y2), class_=kind)
 
 
-def _ticks(axis: Axis, kind: str, *, vertical: bool) -> Markup:
+def ticks(axis: Axis, kind: str, *, vertical: bool = False) -> Markup:
+    """The labels of an axis, below what it is of or, if it is vertical, to the left."""
+
     def tick(value: float) -> Markup:
         share = axis.share(value)
         if vertical:

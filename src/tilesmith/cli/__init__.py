@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -67,13 +66,20 @@ INTERRUPTED: Final = 130  # the exit code after Ctrl-C
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 
 
-def print_json(value: "DataclassInstance") -> None:
-    """A dataclass as JSON on stdout. JSON has no NaN and no infinity: they become null."""
+def print_json(value: "DataclassInstance | dict[str, Any]") -> None:
+    """A dataclass, or what JSON can hold, as JSON on stdout."""
+    from tilesmith.bench.results import finite
 
-    def finite(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in items}
+    plain = value if isinstance(value, dict) else asdict(value)
+    click.echo(json.dumps(finite(plain), indent=2, allow_nan=False))
 
-    click.echo(json.dumps(asdict(value, dict_factory=finite), indent=2, allow_nan=False))
+
+def format_kernels(count: int) -> str:
+    """
+    >>> format_kernels(1), format_kernels(2)
+    ('1 kernel', '2 kernels')
+    """
+    return "1 kernel" if count == 1 else f"{count} kernels"
 
 
 def console() -> "Console":
@@ -106,12 +112,3 @@ def format_bytes(count: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{round(size, 1):g} {unit}"
-
-
-def format_kernels(count: int) -> str:
-    """A number of kernels in words.
-
-    >>> format_kernels(1), format_kernels(2)
-    ('1 kernel', '2 kernels')
-    """
-    return "1 kernel" if count == 1 else f"{count} kernels"

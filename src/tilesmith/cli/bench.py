@@ -16,7 +16,7 @@ from tilesmith.bench.contenders import OPPONENTS, Opponent, WrongResultError
 from tilesmith.bench.markdown import markdown
 from tilesmith.bench.page import page
 from tilesmith.bench.plots import write_png
-from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Results
+from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Results, opponents
 from tilesmith.bench.runner import Settings
 from tilesmith.bench.suites import Product
 from tilesmith.cli import INTERRUPTED, UnusableError, console
@@ -157,7 +157,7 @@ def _run(chosen: list[tuple[str, Product]], settings: Settings, commit: str | No
 
 
 def _table(out: Console, entries: list[Entry]) -> Table:
-    names = list(dict.fromkeys(name for each in entries for name in each.competitors if name not in (OURS, AGAIN)))
+    names = opponents(entries)
     table = Table(box=None, pad_edge=False, padding=(0, 2 if out.width >= 100 else 1, 0, 0))
     for heading in ("product", "plan"):
         table.add_column(heading)

@@ -1,8 +1,9 @@
 """`tilesmith check`: whether a candidate for a problem of KernelBench's kind is right, how exact, and how fast."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -12,33 +13,11 @@ from tilesmith.core import device as devices
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
-from tilesmith.kernelbench.check.verdict import Finding, Mode, Speed, Verdict
-from tilesmith.kernelbench.check_all import CheckAll, problems_in, summary
-from tilesmith.kernelbench.problem_file import ProblemError
+from tilesmith.kernelbench.check.verdict import Mode, Verdict
+from tilesmith.kernelbench.check_all import CheckAll, summary
+from tilesmith.kernelbench.problem_file import ProblemError, problems_in
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What `--json` prints."""
-
-    problem: str
-    candidate: str
-    mode: Mode
-    right: bool
-    precision: str | None
-    findings: tuple[Finding, ...]
-    speed: Speed | None
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """What `--all --json` prints."""
-
-    reports: tuple[Report, ...]
-    refused: dict[str, str]  # problems that have no module, and why
 
 
 @click.command()
@@ -135,23 +114,17 @@ def _check_all(
         judge_all = CheckAll(here, where, mode, accuracy, limits)
         found = judge_all(problems, (lambda each: None) if as_json else (lambda each: click.echo(str(each))))
         judged = [(each, each.verdict) for each in found if each.verdict is not None]
-        reports = tuple(_report(each.problem, where / each.problem, verdict) for each, verdict in judged)
+        reports = [_report(each.problem, where / each.problem, verdict) for each, verdict in judged]
     if as_json:
-        print_json(Reports(reports, {each.problem: each.refused for each in found if each.verdict is None}))
+        refused = {each.problem: each.refused for each in found if each.verdict is None}
+        print_json({"reports": reports, "refused": refused})
     else:
         click.echo("\n".join(summary(found)))
     if not all(each.right for each in found):
         raise click.exceptions.Exit(1)
 
 
-def _report(problem: str | Path, candidate: Path, verdict: Verdict) -> Report:
-    return Report(
-        problem=str(problem),
-        candidate=str(candidate),
-        mode=verdict.mode,
-        right=verdict.right,
-        precision=verdict.precision,
-        findings=verdict.findings,
-        speed=verdict.speed,
-        notes=verdict.notes,
-    )
+def _report(problem: str | Path, candidate: Path, verdict: Verdict) -> dict[str, Any]:
+    """What `--json` prints of a candidate: the verdict, with what follows from it near the beginning."""
+    first = {"mode": verdict.mode, "right": verdict.right, "precision": verdict.precision}
+    return {"problem": str(problem), "candidate": str(candidate), **first, **asdict(verdict)}

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import click
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tilesmith
 from tilesmith.bench import suites, timing
 from tilesmith.bench.errors import Error, error
 from tilesmith.bench.suites import Product
-from tilesmith.cli import console, json_option, print_json
+from tilesmith.cli import UnusableError, console, json_option, print_json
 from tilesmith.cli.demo_parts import ERRORS, ROUNDINGS, format_sizes, is_accurate, table
 from tilesmith.cli.demo_preview import Preview, preview, print_preview
+from tilesmith.cli.products import progress_bar
 from tilesmith.core import device
 from tilesmith.core.errors import UnavailableError
 from tilesmith.core.problem import Problem
@@ -53,10 +53,6 @@ class Measurement:
     not_measured: tuple[str, ...]
 
 
-class _Unavailable(click.ClickException):
-    exit_code = 2
-
-
 @click.command()
 @json_option
 def demo(as_json: bool) -> None:
@@ -67,7 +63,7 @@ def demo(as_json: bool) -> None:
     try:
         result = _run(as_json)
     except UnavailableError as missing:
-        raise _Unavailable(str(missing)) from missing
+        raise UnusableError(str(missing)) from missing
     if as_json:
         print_json(result)
     elif isinstance(result, Measurement):
@@ -80,15 +76,7 @@ def demo(as_json: bool) -> None:
 
 def _run(quiet: bool) -> Measurement | Preview:
     products = suites.load("seeds")
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet,
-    )
+    progress = progress_bar(Console(stderr=True), quiet=quiet)
     if torch.cuda.is_available():
         with progress:
             return measure(progress.track(products, description="Multiplying"))

@@ -185,8 +185,8 @@ def _print(found: Info) -> None:
         table.add_row(f"GPU {gpu.index}", "\n".join(facts), style=gpu.unsupported and "yellow")
     if found.no_gpu:
         add("GPU", None, found.no_gpu)
-    entries = format_kernels(found.cache.entries)
-    table.add_row("cache", f"{found.cache.directory}\n{entries}, {format_bytes(found.cache.bytes)}")
+    kept = f"{format_kernels(found.cache.entries)}, {format_bytes(found.cache.bytes)}"
+    table.add_row("cache", f"{found.cache.directory}\n{kept}")
     for each in found.archives:
         what = f"{format_kernels(each.kernels)} for {each.arch}, {format_bytes(each.bytes)}"
         unused = "" if each.is_current else "\nnot used, since it is of other sources: run tilesmith build"

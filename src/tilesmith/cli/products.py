@@ -48,7 +48,7 @@ def products(names: Iterable[str], shapes: Iterable[str], dtype: str | None) -> 
         yield _GIVEN, replace(product, dtype=dtype or product.dtype)
 
 
-def progress_bar(console: Console) -> Progress:
+def progress_bar(console: Console, *, quiet: bool = False) -> Progress:
     """One with the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet)

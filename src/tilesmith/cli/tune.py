@@ -1,7 +1,6 @@
 """`tilesmith tune`: the fastest plans for products on this GPU, found by measuring, and kept."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +21,6 @@ from tilesmith.core.problem import Problem
 from tilesmith.planner import tuned as kept
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    name: str
-    problem: Problem
 
 
 @click.command()
@@ -81,34 +74,32 @@ def tune(
 
 def _problems(
     names: tuple[str, ...], shapes: tuple[str, ...], trace: Path | None, dtype: str | None, accuracy: Accuracy | None
-) -> list[_Named]:
+) -> list[tuple[str, Problem]]:
+    """What is to be tuned, each with a name for it."""
     if not (names or shapes or trace):
         raise click.UsageError("name what to tune: --suite, --shape or --trace")
-    found = [
-        _Named(
-            product.name,
-            Problem.of(*product.operands("meta"), accuracy=accuracies.resolve(accuracy or product.accuracy)),
-        )
-        for _, product in products(names, shapes, dtype)
-    ]
+    found = []
+    for _, product in products(names, shapes, dtype):
+        resolved = accuracies.resolve(accuracy or product.accuracy)
+        found.append((product.name, Problem.of(*product.operands("meta"), accuracy=resolved)))
     if trace is not None:
         recorded = record(trace)
         if not recorded:
             raise UnusableError(f"{trace.name} makes no products that Tilesmith takes")
-        found += (_Named(f"called {count} times", problem) for problem, count in recorded.most_common())
+        found += ((f"called {count} times", problem) for problem, count in recorded.most_common())
     return found
 
 
-def _tuned(problems: list[_Named], within: float) -> tuple[list[tuple[str, Tuned]], bool]:
+def _tuned(problems: list[tuple[str, Problem]], within: float) -> tuple[list[tuple[str, Tuned]], bool]:
     """What was found, and whether someone ended it before all was."""
     found: list[tuple[str, Tuned]] = []
     progress = progress_bar(Console(stderr=True))
     with progress:
         task = progress.add_task("Tuning", total=len(problems))
         try:
-            for each in problems:
-                progress.update(task, description=str(each.problem))
-                found.append((each.name, tune_problem(each.problem, within)))
+            for name, problem in problems:
+                progress.update(task, description=str(problem))
+                found.append((name, tune_problem(problem, within)))
                 torch.cuda.empty_cache()
                 progress.advance(task)
         except KeyboardInterrupt:

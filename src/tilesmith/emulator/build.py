@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
@@ -29,12 +28,7 @@ _MACHINE: Final = ("-O2",)
 # The hooks of the thread sanitizer see every load and store: the machine has its own. What would merge or reorder
 # accesses is off, so that they are those of the source.
 _KERNEL: Final = (
-    "-O1",
-    "-g1",
-    "-fsanitize=thread",
-    "-fno-exceptions",
-    "-fno-asynchronous-unwind-tables",
-    "-fno-tree-vectorize",
+    *("-O1", "-g1", "-fsanitize=thread", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-fno-tree-vectorize"),
     "-Wno-unknown-pragmas",
 )
 # clang leaves out the hook of a read before a write to the same place.
@@ -139,18 +133,8 @@ def _machine() -> bytes:
 
 def _compile(folder: Path, file: str, *options: str) -> None:
     names = ("-Iemulator", "-Icuda", "-I.", f"-ffile-prefix-map={folder}/=")
-    _run(
-        folder,
-        compiler().path,
-        *_COMMON,
-        *compiler().cpu_options,
-        *names,
-        *options,
-        "-c",
-        file,
-        "-o",
-        f"{Path(file).stem}.o",
-    )
+    every = (*_COMMON, *compiler().cpu_options, *names, *options)
+    _run(folder, compiler().path, *every, "-c", file, "-o", f"{Path(file).stem}.o")
 
 
 def _run(folder: Path, *command: str) -> None:
@@ -180,17 +164,9 @@ def _files(replaced: Replacements) -> dict[str, str]:
 
 @cache
 def _machine_files() -> dict[str, str]:
-    found: dict[str, str] = {}
-
-    def walk(folder: Traversable, prefix: str) -> None:
-        for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-            if entry.is_dir():
-                walk(entry, f"{prefix}{entry.name}/")
-            else:
-                found[prefix + entry.name] = entry.read_text()
-
-    walk(resources.files("tilesmith") / "emulator" / "cxx", "emulator/")
-    return found
+    folder = Path(str(resources.files("tilesmith") / "emulator" / "cxx"))
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {f"emulator/{path.relative_to(folder).as_posix()}": path.read_text() for path in paths}
 
 
 def _flat(files: Mapping[str, str]) -> tuple[str, ...]:

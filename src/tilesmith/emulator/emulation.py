@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from tilesmith.core.accuracy import Numerics
 from tilesmith.core.device import STAND_IN, Device, named
@@ -26,18 +27,18 @@ class EmulatedPlan:
 
     def __call__(
         self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out: torch.Tensor | None = None,
+        a: Tensor,
+        b: Tensor,
+        out: Tensor | None = None,
         packed: PackedPair | None = None,
         epilogue: Epilogue | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         return run(self.plan, a, b, out=out, packed=packed or (None, None), epilogue=epilogue, seed=self.seed)
 
-    def add_bias(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def add_bias(self, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
         return self(a, b, epilogue=Epilogue(bias=bias))
 
-    def add_residual(self, a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def add_residual(self, a: Tensor, b: Tensor, residual: Tensor) -> Tensor:
         return self(a, b, epilogue=Epilogue(residual=residual))
 
 
@@ -48,7 +49,7 @@ class Emulation:
     device: Device
     seed: int | None
 
-    def gpu_of(self, tensor: torch.Tensor) -> Device:
+    def gpu_of(self, tensor: Tensor) -> Device:
         return self.device
 
     def compiled(self, plan: Plan, device_index: int) -> EmulatedPlan:
@@ -56,14 +57,14 @@ class Emulation:
 
     def multiply(
         self,
-        a: torch.Tensor,
-        b: torch.Tensor,
+        a: Tensor,
+        b: Tensor,
         numerics: Numerics,
         out_dtype: torch.dtype | None = None,
-        out: torch.Tensor | None = None,
+        out: Tensor | None = None,
         packed: PackedPair | None = None,
         epilogue: Epilogue | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """The product of two CPU tensors, planned for the GPU."""
         a, b = a.resolve_neg(), b.resolve_neg()
         plan = planned(a, b, self.device, numerics, out_dtype, out, packed, epilogue)

@@ -14,7 +14,7 @@ from tilesmith.core.errors import EmulationError
 from tilesmith.core.params import Buffer
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.emulator import build, tensor_map
-from tilesmith.emulator.lines import Lines
+from tilesmith.emulator.lines import line_at
 
 _ERROR_BYTES: Final = 64 * 1024
 
@@ -58,12 +58,11 @@ class Function:
     """A kernel's library, loaded into this process."""
 
     def __init__(self, kernel: Kernel, arch: str, replaced: Mapping[str, str] | None = None) -> None:
-        content = build.library(kernel, arch, replaced)
         self._kernel = kernel
-        self._lines = Lines(content)
+        self._library = build.library(kernel, arch, replaced)
         # A file with a name of its own, since the loader knows libraries by name. It needs it no longer than this.
         with tempfile.NamedTemporaryFile(prefix="tilesmith-", suffix=".so") as file:
-            file.write(content)
+            file.write(self._library)
             file.flush()
             self._launch: Any = ctypes.CDLL(file.name).tilesmith_launch
 
@@ -91,7 +90,9 @@ class Function:
         with _gpu:
             failed = self._launch(ctypes.byref(launched))
         if failed:
-            message = re.sub(r"@\{([0-9a-f]+)\}", lambda found: self._lines.at(int(found[1], 16)), error.value.decode())
+            message = re.sub(
+                r"@\{([0-9a-f]+)\}", lambda found: line_at(self._library, int(found[1], 16)), error.value.decode()
+            )
             raise EmulationError(f"{self._kernel.entry}: {message}")
 
 

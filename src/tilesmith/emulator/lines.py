@@ -5,32 +5,25 @@ import subprocess
 import tempfile
 
 
-class Lines:
-    """Looks lines up when they are asked for: that is rare, and takes time."""
+def line_at(library: bytes, address: int) -> str:
+    """For example "at kernels/simt/simt.cu:130", from the kernel's own files."""
+    places = [place for place in _inlined(library, address) if place.startswith(("cuda/", "kernels/"))]
+    return f"at {', called from '.join(places)}" if places else "at a line that is not known"
 
-    def __init__(self, library: bytes) -> None:
-        self._library = library
 
-    def at(self, address: int) -> str:
-        """For example "at kernels/simt/simt.cu:130", from the kernel's own files."""
-        places = [place for place in self._inlined(address) if place.startswith(("cuda/", "kernels/"))]
-        return f"at {', called from '.join(places)}" if places else "at a line that is not known"
-
-    def _inlined(self, address: int) -> list[str]:
-        """The innermost line first, then those that it is inlined into."""
-        tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
-        if tool is None:
-            return []
-        symbolizer = ("--output-style=GNU", "--functions=none") if tool.endswith("symbolizer") else ()
-        with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(self._library)
-            file.flush()
-            done = subprocess.run(
-                [tool, "-e", file.name, "-i", *symbolizer, hex(address)], capture_output=True, text=True
-            )
-        places = []
-        for line in done.stdout.splitlines():
-            name, _, number = line.partition(" ")[0].rpartition(":")
-            cut = max(name.rfind(folder) for folder in ("cuda/", "kernels/", "emulator/"))
-            places.append(f"{name[cut if cut >= 0 else 0 :]}:{number}")
-        return places
+def _inlined(library: bytes, address: int) -> list[str]:
+    """The innermost line first, then those that it is inlined into."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
+    if tool is None:
+        return []
+    symbolizer = ("--output-style=GNU", "--functions=none") if tool.endswith("symbolizer") else ()
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(library)
+        file.flush()
+        done = subprocess.run([tool, "-e", file.name, "-i", *symbolizer, hex(address)], capture_output=True, text=True)
+    places = []
+    for line in done.stdout.splitlines():
+        name, _, number = line.partition(" ")[0].rpartition(":")
+        cut = max(name.rfind(folder) for folder in ("cuda/", "kernels/", "emulator/"))
+        places.append(f"{name[cut if cut >= 0 else 0 :]}:{number}")
+    return places

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.params import Buffer
@@ -18,15 +19,15 @@ _WORKSPACE_ALIGNMENT = 512  # what torch's allocator gives on a GPU
 
 def run(
     plan: Plan,
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     *,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     packed: PackedPair = (None, None),
     epilogue: Epilogue | None = None,
     seed: int | None = None,
     replaced: Mapping[str, str] | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Computes a plan's product of CPU tensors like those that it was made for.
 
     Args:
@@ -43,16 +44,11 @@ def run(
     if plan.workspace_bytes:
         begin = workspace.data_ptr() + -workspace.data_ptr() % _WORKSPACE_ALIGNMENT
         buffers["workspace"] = launch.Memory(begin, begin, plan.workspace_bytes)
-    if packed[0] is not None:
-        buffers["a_packed"] = _memory(packed[0])
-    if packed[1] is not None:
-        buffers["b_packed"] = _memory(packed[1])
+    more: dict[Buffer, Tensor | None] = {"a_packed": packed[0], "b_packed": packed[1]}
     if epilogue is not None:
         buffers["factors"] = launch.Memory(eight_bytes(epilogue.scale, epilogue.residual_scale), 0, 0)
-        if epilogue.bias is not None:
-            buffers["bias"] = _memory(epilogue.bias)
-        if epilogue.residual is not None:
-            buffers["residual"] = _memory(epilogue.residual)
+        more |= {"bias": epilogue.bias, "residual": epilogue.residual}
+    buffers |= {name: _memory(tensor) for name, tensor in more.items() if tensor is not None}
     for each in plan.launches:
         if replaced:
             function = launch.Function(each.kernel, plan.device.arch, replaced)
@@ -62,7 +58,7 @@ def run(
     return out
 
 
-def _memory(tensor: torch.Tensor) -> launch.Memory:
+def _memory(tensor: Tensor) -> launch.Memory:
     """The memory from a tensor's first byte to its last."""
     address = tensor.data_ptr()
     if tensor.numel() == 0:
@@ -71,7 +67,7 @@ def _memory(tensor: torch.Tensor) -> launch.Memory:
     return launch.Memory(address, address, (sum(steps) + 1) * tensor.itemsize)
 
 
-def _poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     fresh = torch.empty_strided(shape, contiguous_strides(shape), dtype=dtype)
     fresh.view(torch.uint8).fill_(_POISON) if fresh.dim() else fresh.view(1).view(torch.uint8).fill_(_POISON)
     return fresh

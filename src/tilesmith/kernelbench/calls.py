@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 from unittest import mock
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tilesmith.kernelbench.problem_file import ProblemFile
@@ -15,14 +16,14 @@ from tilesmith.kernelbench.rules import RefusalError
 
 # These change what gradients are, of which an expression knows only that they flow or do not.
 _REFUSED: Final = {
-    torch.Tensor.detach_: "Tensor.detach_",
-    torch.Tensor.requires_grad_: "Tensor.requires_grad_",
-    torch.Tensor.requires_grad.__set__: "an assignment to requires_grad",  # type: ignore[attr-defined]
-    torch.Tensor.data.__set__: "an assignment to data",  # type: ignore[attr-defined]
-    torch.Tensor.grad.__set__: "an assignment to grad",  # type: ignore[union-attr]
-    torch.Tensor.register_hook: "Tensor.register_hook",
-    torch.Tensor.register_post_accumulate_grad_hook: "Tensor.register_post_accumulate_grad_hook",
-    torch.Tensor.backward: "Tensor.backward",
+    Tensor.detach_: "Tensor.detach_",
+    Tensor.requires_grad_: "Tensor.requires_grad_",
+    Tensor.requires_grad.__set__: "an assignment to requires_grad",  # type: ignore[attr-defined]
+    Tensor.data.__set__: "an assignment to data",  # type: ignore[attr-defined]
+    Tensor.grad.__set__: "an assignment to grad",  # type: ignore[union-attr]
+    Tensor.register_hook: "Tensor.register_hook",
+    Tensor.register_post_accumulate_grad_hook: "Tensor.register_post_accumulate_grad_hook",
+    Tensor.backward: "Tensor.backward",
     torch.autograd.grad: "torch.autograd.grad",
     torch.autograd.backward: "torch.autograd.backward",
 }
@@ -54,7 +55,7 @@ class Calls(TorchFunctionMode):
         self.failed: Made | None = None  # the last one that ended in an error
         self._file = problem.name
         self._places: dict[int, int] = {}
-        self._kept: list[torch.Tensor] = []  # so that their ids are
+        self._kept: list[Tensor] = []  # so that their ids are
         self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,7 +81,7 @@ class Calls(TorchFunctionMode):
         """Whether the call that failed was to take a part of a tensor."""
         return self.failed is not None and self.failed.name in _PARTS
 
-    def begin_with(self, leaves: Iterable[torch.Tensor]) -> None:
+    def begin_with(self, leaves: Iterable[Tensor]) -> None:
         for tensor in leaves:
             self._number(tensor)
 
@@ -101,21 +102,21 @@ class Calls(TorchFunctionMode):
         except Exception:
             self.failed = call
             raise
-        tensors = [x for x in (result if isinstance(result, list | tuple) else [result]) if isinstance(x, torch.Tensor)]
+        tensors = [x for x in (result if isinstance(result, list | tuple) else [result]) if isinstance(x, Tensor)]
         if tensors:
             self.made.append(call)
             for tensor in tensors:
                 self._number(tensor)
         return result
 
-    def _number(self, tensor: torch.Tensor) -> None:
+    def _number(self, tensor: Tensor) -> None:
         self._kept.append(tensor)
         self._places[id(tensor)] = len(self._kept)
 
     def _plain(self, value: Any) -> Any:
         """Arguments as values that can be compared."""
         match value:
-            case torch.Tensor():
+            case Tensor():
                 return ("tensor", self._places.get(id(value), 0))
             case bool() | int() | float():
                 return _Number(repr(value))

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -101,16 +100,6 @@ class CheckAll:
         module.write_text(written(file, recognized, self.device, self.accuracy))
         plan = plan_of(recognized, self.device, self.accuracy)
         return _NO_PRODUCT if plan is None else plan.name
-
-
-def problems_in(folder: Path | None) -> list[Path]:
-    """The problem files of a folder, in the order of their names; those that come with the package if there is none.
-
-    >>> len(problems_in(None))
-    18
-    """
-    own = Path(str(resources.files("tilesmith.kernelbench") / "problems"))
-    return sorted((own if folder is None else folder).glob("[!_]*.py"))
 
 
 def summary(every: Sequence[Checked]) -> Iterator[str]:

@@ -7,11 +7,12 @@ one node with two users, and no function here visits it twice.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Literal, TypeAlias, get_args
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 
 Shape: TypeAlias = tuple[int, ...]
 Number: TypeAlias = int | float
@@ -24,20 +25,24 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__call__(*args, **kwargs)
-        return _interned.setdefault((cls, *(_key(getattr(node, name)) for name in _arguments(node))), node)
+        values = _fields(node).values()
+        object.__setattr__(node, "children", tuple(x for x in values if isinstance(x, _Node)))
+        return _interned.setdefault((cls, *map(_key, values)), node)
 
 
 class _Node(metaclass=_Interned):
-    __slots__ = ()
+    shape: Shape
+    dtype: torch.dtype
+    children: tuple["Expression", ...]  # the nodes that this one is made of
 
     def _is(self, shape: Sequence[int], dtype: torch.dtype) -> None:
-        """Sets what follows from a node's arguments."""
+        """Sets what follows from a node's fields."""
         object.__setattr__(self, "shape", tuple(shape))
         object.__setattr__(self, "dtype", dtype)
 
 
-def _arguments(node: Any) -> list[str]:
-    return [x.name for x in fields(node) if x.init]
+def _fields(node: Any) -> dict[str, Any]:
+    return {x.name: getattr(node, x.name) for x in fields(node)}
 
 
 def _key(value: Any) -> Any:
@@ -45,7 +50,7 @@ def _key(value: Any) -> Any:
     return (type(value), repr(value)) if isinstance(value, int | float) else value
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Input(_Node):
     """A tensor among the arguments of forward."""
 
@@ -56,7 +61,7 @@ class Input(_Node):
     strides: Shape
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Attribute(_Node):
     """A parameter or buffer of the model."""
 
@@ -65,29 +70,24 @@ class Attribute(_Node):
     dtype: torch.dtype
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Scalar(_Node):
     """A Python number: a constant, an argument of forward, which has a name and an index, or an attribute of the model,
     which has the name "self.NAME".
 
-    The value of an argument is the one that get_inputs gave; forward may be called with another.
+    The value of an argument is the one that get_inputs gave; forward may be called with another. The type is the widest
+    of its kind: as a factor it does not widen a tensor of the same kind.
     """
 
     value: Number
     name: str = ""
     index: int | None = None
 
-    @property
-    def shape(self) -> Shape:
-        return ()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The widest type of its kind. As a factor it does not widen a tensor of the same kind."""
-        return torch.float64 if isinstance(self.value, float) else torch.int64
+    def __post_init__(self) -> None:
+        self._is((), torch.float64 if isinstance(self.value, float) else torch.int64)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class View(_Node):
     """Elements at other places, without arithmetic.
 
@@ -98,22 +98,18 @@ class View(_Node):
     x: "Expression"
     op: Literal["permute", "reshape", "expand"]
     arguments: tuple[int, ...]
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         moved = self.op == "permute"
         self._is([self.x.shape[i] for i in self.arguments] if moved else self.arguments, self.x.dtype)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Product(_Node):
     """torch.matmul: vectors, matrices, or batches of matrices that are broadcast."""
 
     a: "Expression"
     b: "Expression"
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         rows, columns = self.a.shape[-2:-1], self.b.shape[-1:] if len(self.b.shape) > 1 else ()
@@ -121,68 +117,52 @@ class Product(_Node):
         self._is((*batch, *rows, *columns), self.a.dtype)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Scaled(_Node):
     """A tensor times one number."""
 
     x: "Expression"
     factor: Scalar
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         self._is(self.x.shape, torch.result_type(_stand_in(self.x), self.factor.value))
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Multiplied(_Node):
+@dataclass(frozen=True, eq=False)
+class _Elementwise(_Node):
+    x: "Expression"
+    y: "Expression"
+
+    def __post_init__(self) -> None:
+        shape = torch.broadcast_shapes(self.x.shape, self.y.shape)
+        self._is(shape, torch.result_type(_stand_in(self.x), _stand_in(self.y)))
+
+
+class Multiplied(_Elementwise):
     """Two tensors, broadcast, element by element: a factor for every row, for example."""
 
-    x: "Expression"
-    y: "Expression"
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
 
-    def __post_init__(self) -> None:
-        shape = torch.broadcast_shapes(self.x.shape, self.y.shape)
-        self._is(shape, torch.result_type(_stand_in(self.x), _stand_in(self.y)))
-
-
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Added(_Node):
+class Added(_Elementwise):
     """The sum of two tensors, broadcast: a bias, for example."""
 
+
+@dataclass(frozen=True, eq=False)
+class Detached(_Node):
+    """Elements as they are, through which no gradient flows."""
+
     x: "Expression"
-    y: "Expression"
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
-        shape = torch.broadcast_shapes(self.x.shape, self.y.shape)
-        self._is(shape, torch.result_type(_stand_in(self.x), _stand_in(self.y)))
+        self._is(self.x.shape, self.x.dtype)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Triangle(_Node):
     """torch.triu or torch.tril: zero below (or above) a diagonal of the last two dimensions."""
 
     x: "Expression"
     upper: bool
     diagonal: int = 0
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._is(self.x.shape, self.x.dtype)
-
-
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Detached(_Node):
-    """Elements as they are, through which no gradient flows."""
-
-    x: "Expression"
-    shape: Shape = field(init=False)
-    dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         self._is(self.x.shape, self.x.dtype)
@@ -191,16 +171,11 @@ class Detached(_Node):
 Leaf: TypeAlias = Input | Attribute | Scalar
 Expression: TypeAlias = Leaf | View | Product | Scaled | Multiplied | Added | Triangle | Detached
 
-_NODES: Final = {
-    node.__name__: node
-    for node in (Input, Attribute, Scalar, View, Product, Scaled, Multiplied, Added, Triangle, Detached)
-}
-
-
+_NODES: Final = {node.__name__: node for node in get_args(Expression)}
 _ARITHMETIC: Final = (Product, Scaled, Multiplied, Added, Triangle)
 
 
-def _stand_in(x: Expression) -> torch.Tensor:
+def _stand_in(x: Expression) -> Tensor:
     """A tensor without memory, for torch's rules of type promotion, which ask how many dimensions there are."""
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
@@ -222,9 +197,7 @@ def to_rows(x: Expression) -> list[dict[str, Any]]:
 
     rows = []
     for node in nodes(x):
-        rows.append(
-            {"node": type(node).__name__} | {name: plain(getattr(node, name)) for name in _arguments(node)},
-        )
+        rows.append({"node": type(node).__name__} | {name: plain(value) for name, value in _fields(node).items()})
         places[node] = len(places)
     return rows
 
@@ -246,17 +219,10 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> Expression:
     return found[-1]
 
 
-def children(x: Expression) -> tuple[Expression, ...]:
-    """The nodes that a node is made of."""
-    match x:
-        case View(y) | Triangle(y) | Detached(y):
-            return (y,)
-        case Scaled(y, factor):
-            return y, factor
-        case Product(y, z) | Multiplied(y, z) | Added(y, z):
-            return y, z
-        case _:
-            return ()
+def rebuilt(x: Expression, new: Mapping[Expression, Expression]) -> Expression:
+    """A node made of others in the place of its own."""
+    changed: dict[str, Any] = {name: new[y] for name, y in _fields(x).items() if isinstance(y, Expression)}
+    return replace(x, **changed)
 
 
 def nodes(x: Expression) -> list[Expression]:
@@ -264,7 +230,7 @@ def nodes(x: Expression) -> list[Expression]:
     found: dict[Expression, None] = {}
     stack = [x]
     while stack:
-        missing = [child for child in children(stack[-1]) if child not in found]
+        missing = [child for child in stack[-1].children if child not in found]
         if missing:
             stack += reversed(missing)
         else:
@@ -275,58 +241,53 @@ def nodes(x: Expression) -> list[Expression]:
 def shared(*results: Expression) -> list[Expression]:
     """The nodes with arithmetic in them that are used more than once, each after those that it is made of."""
     order = list(dict.fromkeys(node for x in results for node in nodes(x)))
-    uses = Counter([*results, *(child for node in order for child in children(node))])
+    uses = Counter([*results, *(child for node in order for child in node.children)])
     costly: set[Expression] = set()
     for node in order:
-        if isinstance(node, _ARITHMETIC) or not costly.isdisjoint(children(node)):
+        if isinstance(node, _ARITHMETIC) or not costly.isdisjoint(node.children):
             costly.add(node)
     return [node for node in order if uses[node] > 1 and node in costly]
 
 
 def evaluate(
-    x: Expression, inputs: Sequence[torch.Tensor | Number], attributes: Mapping[str, torch.Tensor] | None = None
-) -> torch.Tensor:
+    x: Expression, inputs: Sequence[Tensor | Number], attributes: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """What an expression means: its value for these arguments of forward and these parameters, by path."""
-    values: dict[Expression, torch.Tensor] = {}
+    values: dict[Expression, Tensor] = {}
+
+    def value_of(node: Expression) -> Tensor:
+        match node:
+            case Input():
+                value = inputs[node.index]
+                if not isinstance(value, Tensor):
+                    raise TypeError(f"argument {node.name} must be a tensor, not {value!r}")
+                return value
+            case Attribute():
+                return (attributes or {})[node.path]
+            case View(y, "permute", dimensions):
+                return values[y].permute(dimensions)
+            case View(y, "reshape", shape):
+                return values[y].reshape(shape)
+            case View(y, _, shape):
+                return values[y].expand(shape)
+            case Product(a, b):
+                return torch.matmul(values[a], values[b])
+            case Scaled(y, factor):
+                return torch.mul(values[y], factor.value if factor.index is None else inputs[factor.index])
+            case Multiplied(y, z):
+                return torch.mul(values[y], values[z])
+            case Added(y, z):
+                return torch.add(values[y], values[z])
+            case Triangle(y, upper, diagonal):
+                return (torch.triu if upper else torch.tril)(values[y], diagonal)
+            case Detached(y):
+                return values[y].detach()
+            case Scalar():
+                return torch.tensor(node.value if node.index is None else inputs[node.index])
+
     for node in nodes(x):
-        values[node] = _evaluated(node, values, inputs, attributes or {})
+        values[node] = value_of(node)
     return values[x]
-
-
-def _evaluated(
-    x: Expression,
-    values: Mapping[Expression, torch.Tensor],
-    inputs: Sequence[torch.Tensor | Number],
-    attributes: Mapping[str, torch.Tensor],
-) -> torch.Tensor:
-    match x:
-        case Input():
-            value = inputs[x.index]
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(f"argument {x.name} must be a tensor, not {value!r}")
-            return value
-        case Attribute():
-            return attributes[x.path]
-        case View(y, "permute", dimensions):
-            return values[y].permute(dimensions)
-        case View(y, "reshape", shape):
-            return values[y].reshape(shape)
-        case View(y, _, shape):
-            return values[y].expand(shape)
-        case Product(a, b):
-            return torch.matmul(values[a], values[b])
-        case Scaled(y, factor):
-            return torch.mul(values[y], factor.value if factor.index is None else inputs[factor.index])
-        case Multiplied(y, z):
-            return torch.mul(values[y], values[z])
-        case Added(y, z):
-            return torch.add(values[y], values[z])
-        case Triangle(y, upper, diagonal):
-            return (torch.triu if upper else torch.tril)(values[y], diagonal)
-        case Detached(y):
-            return values[y].detach()
-        case Scalar():
-            return torch.tensor(x.value if x.index is None else inputs[x.index])
 
 
 def swaps_last_two(x: Expression) -> bool:

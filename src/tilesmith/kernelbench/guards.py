@@ -7,7 +7,7 @@ other ways for other sizes or without gradients, what changes from call to call,
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Final
 
 from torch import nn
@@ -55,31 +55,30 @@ def _refuse_changes(problem: ProblemFile, loaded: Loaded, before: dict[str, obje
 def _way(problem: ProblemFile, loaded: Loaded, found: Expression) -> list[Made]:
     """What forward calls, which is the same whenever it runs."""
     other = f"{problem.name}: forward does not do the same in every call"
-    ways, results = [], [found]
-    for _ in range(_REPEATS):
-        calls = Calls(problem)
-        try:
-            results.append(run(problem, loaded, calls))
-        except (UnsupportedError, ForwardError) as error:
-            raise UnsupportedError(f"{other}: {error}") from None
-        ways.append(calls.made)
-    for way in ways:
-        if way != ways[0]:
-            raise UnsupportedError(f"{other}{_difference(problem, ways[0], way)}")
-    if any(result is not found for result in results):
+    runs = [_run(problem, loaded, other) for _ in range(_REPEATS)]
+    _, first = runs[0]
+    for _, way in runs:
+        if way != first:
+            raise UnsupportedError(f"{other}{_difference(problem, first, way)}")
+    if any(result is not found for result, _ in runs):
         raise UnsupportedError(other)
-    return ways[0]
+    return first
 
 
 def _compare_gradients(problem: ProblemFile, loaded: Loaded, way: list[Made]) -> None:
-    calls = Calls(problem)
     other = f"{problem.name}: forward takes another way where gradients are switched off"
+    _, made = _run(problem, loaded, other, gradients=False)
+    if made != way:
+        raise UnsupportedError(f"{other}{_difference(problem, way, made)}")
+
+
+def _run(problem: ProblemFile, loaded: Loaded, other: str, *, gradients: bool = True) -> tuple[Expression, list[Made]]:
+    """What a call of forward computes, and what it calls. `other` is what an error means."""
+    calls = Calls(problem)
     try:
-        run(problem, loaded, calls, gradients=False)
+        return run(problem, loaded, calls, gradients=gradients), calls.made
     except (UnsupportedError, ForwardError) as error:
         raise UnsupportedError(f"{other}: {error}") from None
-    if calls.made != way:
-        raise UnsupportedError(f"{other}{_difference(problem, way, calls.made)}")
 
 
 def _compare_sizes(problem: ProblemFile, loaded: Loaded, way: list[Made]) -> None:
@@ -104,11 +103,9 @@ def _compare_sizes(problem: ProblemFile, loaded: Loaded, way: list[Made]) -> Non
 
 def _difference(problem: ProblemFile, first: list[Made], second: list[Made]) -> str:
     """ " at FILE:LINE: CODE" of the first call that only one of them has."""
-    for i in range(max(len(first), len(second))):
-        if first[i : i + 1] != second[i : i + 1]:
-            line = (second[i : i + 1] or first[i : i + 1])[0].line
-            return place(problem, line) if line else ""
-    return ""
+    calls = (new or old for old, new in zip_longest(first, second) if old != new)
+    call = next(calls, None)
+    return place(problem, call.line) if call and call.line else ""
 
 
 def _resized(inputs: tuple[Input | Scalar, ...]) -> Iterator[tuple[Input | Scalar, ...]]:

@@ -14,11 +14,10 @@ from types import ModuleType, TracebackType
 from typing import Any, Final
 
 import torch
-from torch import nn
-from torch.nn.modules import module as hooks
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tilesmith.kernelbench.expression import Input, Scalar, Shape
+from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 
 
@@ -31,26 +30,11 @@ class ForwardError(ProblemError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter or buffer of the model."""
-
-    path: str
-    shape: Shape
-    dtype: torch.dtype
-    requires_grad: bool
-    buffer: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """A model on the meta device, and what it is called with."""
 
     model: nn.Module
-    # The names, also of those with defaults that get_inputs leaves out; *rest becomes rest_0, rest_1 and so on.
-    forward_parameters: tuple[str, ...]
     inputs: tuple[Input | Scalar, ...]
-    init_inputs: int  # how many arguments the constructor gets
-    parameters: tuple[Parameter, ...]  # in the order in which the constructor registers them
     variables: Mapping[str, Any]  # of the file's module
 
 
@@ -63,7 +47,7 @@ class _StaysOnMeta(TorchFunctionMode):
         named = dict(kwargs or {})
         if func in _MOVES:
             return args[0]
-        if func is torch.Tensor.to:
+        if func is Tensor.to:
             return _with_dtype(args[0], [*args[1:], *named.values()])
         if named.get("device") is not None:
             named["device"] = "meta"
@@ -73,12 +57,12 @@ class _StaysOnMeta(TorchFunctionMode):
 
 
 MODULE: Final = "__problem__"  # the name of the last file that was loaded
-_MOVES: Final = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory)
+_MOVES: Final = (Tensor.cuda, Tensor.cpu, Tensor.pin_memory)
 
 
-def _with_dtype(x: torch.Tensor, arguments: list[Any]) -> torch.Tensor:
+def _with_dtype(x: Tensor, arguments: list[Any]) -> Tensor:
     """What `to` does besides moving."""
-    wanted = [y.dtype if isinstance(y, torch.Tensor) else y for y in arguments]
+    wanted = [y.dtype if isinstance(y, Tensor) else y for y in arguments]
     return next((x.to(y) for y in wanted if isinstance(y, torch.dtype)), x)
 
 
@@ -103,13 +87,10 @@ def load(problem: ProblemFile) -> Loaded:
         if cls.forward is nn.Module.forward:
             raise ProblemError(f"{problem.name}: Model has no forward")
         init_inputs = _values(problem, space, "get_init_inputs")
-        with _registrations() as order:
-            model: nn.Module = _user_code(problem, "Model(*get_init_inputs())", lambda: cls(*init_inputs))
-        parameters = _parameters(model, order)
+        model: nn.Module = _user_code(problem, "Model(*get_init_inputs())", lambda: cls(*init_inputs))
         values = _values(problem, space, "get_inputs")
     model.to("meta")  # what was made of numpy arrays, for example
-    names, inputs = _arguments(problem, model, values)
-    return Loaded(model, names, inputs, len(init_inputs), parameters, space)
+    return Loaded(model, _arguments(problem, model, values), space)
 
 
 def _values(problem: ProblemFile, space: dict[str, Any], name: str) -> list[Any]:
@@ -122,9 +103,8 @@ def _values(problem: ProblemFile, space: dict[str, Any], name: str) -> list[Any]
     return list(values)
 
 
-def _arguments(
-    problem: ProblemFile, model: nn.Module, values: list[Any]
-) -> tuple[tuple[str, ...], tuple[Input | Scalar, ...]]:
+def _arguments(problem: ProblemFile, model: nn.Module, values: list[Any]) -> tuple[Input | Scalar, ...]:
+    """What forward is called with, by the names of its parameters; *rest becomes rest_0, rest_1 and so on."""
     signature = inspect.signature(model.forward)
     try:
         signature.bind(*values)
@@ -136,48 +116,17 @@ def _arguments(
             names += [f"{parameter.name}_{i}" for i in range(len(values) - len(names))]
         else:
             names.append(parameter.name)
-    return tuple(names), tuple(
-        _argument(problem, name, i, value) for i, (name, value) in enumerate(zip(names, values, strict=False))
-    )
+    named = zip(names, values, strict=False)  # those with defaults may be left out
+    return tuple(_argument(problem, name, i, value) for i, (name, value) in enumerate(named))
 
 
 def _argument(problem: ProblemFile, name: str, index: int, value: object) -> Input | Scalar:
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+    if isinstance(value, Tensor) and value.layout == torch.strided:
         return Input(name, index, tuple(value.shape), value.dtype, tuple(value.stride()))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Scalar(value, name, index)
-    kind = f"a tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    kind = f"a tensor of layout {value.layout}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
     raise UnsupportedError(f"{problem.name}: argument {name} of forward is {kind}, not a dense tensor or a number")
-
-
-@contextmanager
-def _registrations() -> Iterator[list[torch.Tensor]]:
-    """The parameters and buffers in the order in which modules register them."""
-    order: list[torch.Tensor] = []
-
-    def remember(_module: nn.Module, _name: str, value: torch.Tensor | None) -> None:
-        if value is not None:
-            order.append(value)
-
-    handles = [
-        hooks.register_module_parameter_registration_hook(remember),
-        hooks.register_module_buffer_registration_hook(remember),
-    ]
-    try:
-        yield order
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _parameters(model: nn.Module, order: list[torch.Tensor]) -> tuple[Parameter, ...]:
-    place: dict[int, int] = {}
-    for i, tensor in enumerate(order):
-        place.setdefault(id(tensor), i)
-    found: list[tuple[str, torch.Tensor, bool]] = [(path, x, False) for path, x in model.named_parameters()]
-    found += [(path, x, True) for path, x in model.named_buffers()]
-    found.sort(key=lambda entry: place.get(id(entry[1]), len(order)))
-    return tuple(Parameter(path, tuple(x.shape), x.dtype, x.requires_grad, buffer) for path, x, buffer in found)
 
 
 def _user_code(problem: ProblemFile, what: str, function: Callable[[], Any]) -> Any:

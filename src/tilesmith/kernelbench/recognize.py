@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
-import torch
-
 from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_rows, nodes, to_rows
 from tilesmith.kernelbench.guards import traced
-from tilesmith.kernelbench.loading import Parameter, UnsupportedError, load
+from tilesmith.kernelbench.loading import UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.show import show
 
@@ -27,37 +25,18 @@ class Recognized:
 
     expression: Expression  # in training, in which models are made
     evaluation: Expression  # the same one, unless forward asks for self.training
-    # The names, also of those with defaults that get_inputs leaves out; *rest becomes rest_0, rest_1 and so on.
-    forward_parameters: tuple[str, ...]
     inputs: tuple[Input | Scalar, ...]  # what get_inputs gives, in order
-    init_inputs_count: int  # how many arguments the constructor gets
-    parameters: tuple[Parameter, ...]  # parameters and buffers, in the order in which the constructor registers them
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return {
-            "expression": to_rows(self.expression),
-            "evaluation": to_rows(self.evaluation),
-            "forward_parameters": list(self.forward_parameters),
-            "inputs": [to_rows(x) for x in self.inputs],
-            "init_inputs_count": self.init_inputs_count,
-            "parameters": [
-                [x.path, list(x.shape), str(x.dtype).removeprefix("torch."), x.requires_grad, x.buffer]
-                for x in self.parameters
-            ],
-        }
+        inputs = [to_rows(x) for x in self.inputs]
+        return {"expression": to_rows(self.expression), "evaluation": to_rows(self.evaluation), "inputs": inputs}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Recognized":
         """The value of which `to_dict` made this."""
         inputs = tuple(x for x in map(from_rows, data["inputs"]) if isinstance(x, Input | Scalar))
-        parameters = tuple(
-            Parameter(path, tuple(shape), getattr(torch, dtype), requires_grad, buffer)
-            for path, shape, dtype, requires_grad, buffer in data["parameters"]
-        )
-        names = tuple(data["forward_parameters"])
-        modes = from_rows(data["expression"]), from_rows(data["evaluation"])
-        return cls(*modes, names, inputs, data["init_inputs_count"], parameters)
+        return cls(from_rows(data["expression"]), from_rows(data["evaluation"]), inputs)
 
     @property
     def nodes(self) -> list[Expression]:
@@ -75,8 +54,7 @@ def recognize_here(problem: ProblemFile) -> Recognized:
     """What a problem computes. This runs the file's code in this process."""
     loaded = load(problem)
     modes = traced(problem, loaded)
-    names, inputs = loaded.forward_parameters, loaded.inputs
-    return Recognized(modes.training, modes.evaluation, names, inputs, loaded.init_inputs, loaded.parameters)
+    return Recognized(modes.training, modes.evaluation, loaded.inputs)
 
 
 def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized:

@@ -80,16 +80,8 @@ def plain(value: Value, what: str) -> Expression:
     return value
 
 
-def _same(call: Call) -> Expression:
-    return call.tensor("self")
-
-
 def _reshape(call: Call) -> Expression:
     return simplify.reshape(call.tensor("self"), tuple(call.result.shape))
-
-
-def _expand(call: Call) -> Expression:
-    return simplify.expand(call.tensor("self"), tuple(call.result.shape))
 
 
 def _t(call: Call) -> Expression:
@@ -158,25 +150,14 @@ def _divide(call: Call) -> Expression:
     raise RefusalError(f"{call.name} by something other than a power of two")
 
 
-def _negate(call: Call) -> Expression:
-    return simplify.scaled(call.tensor("self"), Scalar(-1))
+def _sum(sign: int) -> "Rule":
+    def rule(call: Call) -> Expression:
+        if not call.has_tensor("other"):
+            raise RefusalError(f"{call.name} of a number")
+        other = simplify.scaled(call.tensor("other"), Scalar(sign))
+        return Added(call.tensor("self"), simplify.scaled(other, call.number("alpha")))
 
-
-def _add(call: Call) -> Expression:
-    if not call.has_tensor("other"):
-        raise RefusalError(f"{call.name} of a number")
-    return Added(call.tensor("self"), simplify.scaled(call.tensor("other"), call.number("alpha")))
-
-
-def _subtract(call: Call) -> Expression:
-    if not call.has_tensor("other"):
-        raise RefusalError(f"{call.name} of a number")
-    negative = simplify.scaled(call.tensor("other"), Scalar(-1))
-    return Added(call.tensor("self"), simplify.scaled(negative, call.number("alpha")))
-
-
-def _triangle(upper: bool) -> "Rule":
-    return lambda call: Triangle(call.tensor("self"), upper, call.arguments["diagonal"])
+    return rule
 
 
 def _diagonal(call: Call) -> Diagonal:
@@ -189,10 +170,12 @@ def _diagonal(call: Call) -> Diagonal:
 Rule: TypeAlias = Callable[[Call], Expression | Diagonal]
 
 RULES: Final[dict[Any, Rule]] = {
-    **dict.fromkeys((_aten.detach, _aten.alias, _aten.clone, _aten._to_copy, _aten.lift_fresh), _same),
+    **dict.fromkeys(
+        (_aten.detach, _aten.alias, _aten.clone, _aten._to_copy, _aten.lift_fresh), lambda call: call.tensor("self")
+    ),
     **dict.fromkeys((_aten.view, _aten._unsafe_view, _aten._reshape_alias, _aten.unsqueeze, _aten.squeeze), _reshape),
     **dict.fromkeys((_aten.unsqueeze_, _aten.squeeze_), _reshape),  # torch's own matmul calls them on its result
-    _aten.expand: _expand,
+    _aten.expand: lambda call: simplify.expand(call.tensor("self"), tuple(call.result.shape)),
     _aten.t: _t,
     _aten.transpose: _transpose,
     _aten.permute: _permute,
@@ -206,21 +189,16 @@ RULES: Final[dict[Any, Rule]] = {
     _aten.baddbmm: _added_product("batch1", "batch2"),
     _aten.mul: _multiply,
     _aten.div: _divide,
-    _aten.neg: _negate,
-    _aten.add: _add,
-    _aten.sub: _subtract,
-    _aten.triu: _triangle(upper=True),
-    _aten.tril: _triangle(upper=False),
+    _aten.neg: lambda call: simplify.scaled(call.tensor("self"), Scalar(-1)),
+    _aten.add: _sum(1),
+    _aten.sub: _sum(-1),
+    _aten.triu: lambda call: Triangle(call.tensor("self"), True, call.arguments["diagonal"]),
+    _aten.tril: lambda call: Triangle(call.tensor("self"), False, call.arguments["diagonal"]),
     _aten.diag_embed: _diagonal,
 }
 
 # These write their result over the elements of their first argument.
 IN_PLACE: Final[dict[Any, Rule]] = {
-    _aten.mul_: _multiply,
-    _aten.div_: _divide,
-    _aten.neg_: _negate,
-    _aten.add_: _add,
-    _aten.sub_: _subtract,
-    _aten.triu_: _triangle(upper=True),
-    _aten.tril_: _triangle(upper=False),
+    getattr(_aten, f"{name}_"): RULES[getattr(_aten, name)]
+    for name in ("mul", "div", "neg", "add", "sub", "triu", "tril")
 }

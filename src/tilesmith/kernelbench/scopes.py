@@ -2,7 +2,7 @@
 
 import ast
 import symtable
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _COMPREHENSIONS: Final = {
@@ -69,22 +69,13 @@ class Renamed(ast.NodeTransformer):
         node.names = [self._name(node, name) for name in node.names]
         return node
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        return self._named(node, "name")
-
-    def visit_MatchAs(self, node: ast.MatchAs) -> ast.AST:
-        return self._named(node, "name")
-
-    def visit_MatchStar(self, node: ast.MatchStar) -> ast.AST:
-        return self._named(node, "name")
-
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> ast.AST:
-        return self._named(node, "rest")
-
-    def _named(self, node: Any, field: str) -> ast.AST:
+    def _visit_named(self, node: Any) -> ast.AST:
+        field = "rest" if isinstance(node, ast.MatchMapping) else "name"
         if name := getattr(node, field):
             setattr(node, field, self._name(node, name))
         return self.generic_visit(node)
+
+    visit_ExceptHandler = visit_MatchAs = visit_MatchStar = visit_MatchMapping = _visit_named  # noqa: N815
 
     def visit_Import(self, node: ast.Import) -> ast.AST:
         # `import a.b` binds a: that needs both, a under its new name and a.b to be there.
@@ -119,8 +110,7 @@ class Renamed(ast.NodeTransformer):
         self._within(table, node.body)
         return node
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self.visit_FunctionDef(node)
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         self._visit_arguments(node.args)
@@ -198,7 +188,7 @@ def bound(statement: ast.AST) -> Iterator[str]:
     """The names that a statement binds in the scope in which it stands."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
-        yield from _bound_in([*statement.decorator_list])
+        yield from (name for node in statement.decorator_list for name in bound(node))
         return
     if isinstance(statement, ast.Lambda):
         return
@@ -213,9 +203,4 @@ def bound(statement: ast.AST) -> Iterator[str]:
     if isinstance(statement, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
         yield from (x.target.id for x in ast.walk(statement) if isinstance(x, ast.NamedExpr))
         return
-    yield from _bound_in(ast.iter_child_nodes(statement))
-
-
-def _bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        yield from bound(node)
+    yield from (name for node in ast.iter_child_nodes(statement) for name in bound(node))

@@ -1,7 +1,8 @@
 """Expressions as a person writes them."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TypeAlias
 
 from tilesmith.kernelbench.expression import (
     Added,
@@ -20,6 +21,9 @@ from tilesmith.kernelbench.expression import (
     swaps_last_two,
 )
 
+# A node as text, by the texts of those that it is made of; and which values have a name.
+Spell: TypeAlias = Callable[[Expression, Mapping[Expression, str], Container[Expression]], str]
+
 
 def show(x: Expression) -> str:
     """An expression as a person writes it.
@@ -32,19 +36,20 @@ def show(x: Expression) -> str:
     't1 + t1 where t1 = A @ B'
     """
     named = names_of_shared((node.name for node in nodes(x) if isinstance(node, Input | Scalar)), x)
+    lines, text = spelled(x, named, _shown)
+    return text + (f" where {', '.join(lines)}" if lines else "")
+
+
+def spelled(x: Expression, named: Mapping[Expression, str], spell: Spell) -> tuple[list[str], str]:
+    """A line for each value that has a name, and the text of the expression itself."""
     texts: dict[Expression, str] = {}
     lines = []
-
-    def inner(node: Expression) -> str:
-        bare = node in named or not isinstance(node, Product | Scaled | Multiplied | Added)
-        return texts[node] if bare else f"({texts[node]})"
-
     for node in nodes(x):
-        texts[node] = _shown(node, texts, inner)
+        texts[node] = spell(node, texts, named)
         if node in named:
             lines.append(f"{named[node]} = {texts[node]}")
             texts[node] = named[node]
-    return texts[x] + (f" where {', '.join(lines)}" if lines else "")
+    return lines, texts[x]
 
 
 def names_of_shared(taken: Iterable[str], *results: Expression, prefix: str = "t") -> dict[Expression, str]:
@@ -55,7 +60,11 @@ def names_of_shared(taken: Iterable[str], *results: Expression, prefix: str = "t
     return dict(zip(found, free, strict=False))
 
 
-def _shown(x: Expression, texts: Mapping[Expression, str], inner: Callable[[Expression], str]) -> str:
+def _shown(x: Expression, texts: Mapping[Expression, str], named: Container[Expression]) -> str:
+    def inner(node: Expression) -> str:
+        bare = node in named or not isinstance(node, Product | Scaled | Multiplied | Added)
+        return texts[node] if bare else f"({texts[node]})"
+
     match x:
         case Input(name):
             return name

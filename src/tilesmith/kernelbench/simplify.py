@@ -7,20 +7,8 @@ and a broadcast operand is not copied. Every rule keeps the value of each elemen
 
 import math
 
-from tilesmith.kernelbench.expression import (
-    Added,
-    Detached,
-    Expression,
-    Multiplied,
-    Product,
-    Scalar,
-    Scaled,
-    Shape,
-    Triangle,
-    View,
-    nodes,
-    swaps_last_two,
-)
+from tilesmith.kernelbench import expression
+from tilesmith.kernelbench.expression import Added, Detached, Expression, Product, Scalar, Scaled, Shape, View
 
 
 def reshape(x: Expression, shape: Shape) -> Expression:
@@ -66,7 +54,9 @@ def permute(x: Expression, dimensions: tuple[int, ...]) -> Expression:
         case Scaled(y, factor):
             return Scaled(permute(y, dimensions), factor)
         case Product(a, b) if (
-            swaps_last_two(View(x, "permute", dimensions)) and swaps_last_two(a) and swaps_last_two(b)
+            expression.swaps_last_two(View(x, "permute", dimensions))
+            and expression.swaps_last_two(a)
+            and expression.swaps_last_two(b)
         ):
             return product(transposed(b), transposed(a))
         case _:
@@ -120,28 +110,17 @@ def detached(x: Expression) -> Expression:
 def attached(x: Expression) -> Expression:
     """A value as it is, with a gradient wherever one could flow."""
     done: dict[Expression, Expression] = {}
-    for node in nodes(x):
+    for node in expression.nodes(x):
         match node:
             case Detached(y):
                 done[node] = done[y]
-            case View(y, "reshape", shape):
-                done[node] = reshape(done[y], shape)
-            case View(y, "permute", dimensions):
-                done[node] = permute(done[y], dimensions)
-            case View(y, _, shape):
-                done[node] = expand(done[y], shape)
+            case View(y, op, arguments):
+                view = {"reshape": reshape, "permute": permute, "expand": expand}[op]
+                done[node] = view(done[y], arguments)
             case Product(a, b):
                 done[node] = product(done[a], done[b])
-            case Scaled(y, factor):
-                done[node] = Scaled(done[y], factor)
-            case Multiplied(y, z):
-                done[node] = Multiplied(done[y], done[z])
-            case Added(y, z):
-                done[node] = Added(done[y], done[z])
-            case Triangle(y, upper, diagonal):
-                done[node] = Triangle(done[y], upper, diagonal)
             case _:
-                done[node] = node
+                done[node] = expression.rebuilt(node, done)
     return done[x]
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilesmith.kernelbench import simplify
 from tilesmith.kernelbench.calls import Calls
-from tilesmith.kernelbench.expression import Attribute, Detached, Expression, Input, Number, Scalar, children, nodes
+from tilesmith.kernelbench.expression import Attribute, Detached, Expression, Input, Number, Scalar, nodes
 from tilesmith.kernelbench.loading import ForwardError, Loaded, UnsupportedError, describe, load, on_meta, where
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.rules import IN_PLACE, RULES, Call, Diagonal, RefusalError, Stale, Value, plain
@@ -141,7 +141,7 @@ class _Given(torch.autograd.Function):
     refused by name."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor, x: Input) -> torch.Tensor:
+    def forward(ctx: Any, leaf: Tensor, x: Input) -> Tensor:
         return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
 
 
@@ -151,19 +151,19 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, problem: ProblemFile) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._problem = problem
-        self._known: dict[int, tuple[torch.Tensor, Value]] = {}  # by id; the tensor is kept, so that the id is
-        self._leaves: list[tuple[torch.Tensor, Input | Attribute]] = []
+        self._known: dict[int, tuple[Tensor, Value]] = {}  # by id; the tensor is kept, so that the id is
+        self._leaves: list[tuple[Tensor, Input | Attribute]] = []
         self._numbers: dict[Number, Scalar] = {}
         self._has_gradient: dict[Expression, bool] = {}
 
-    def argument(self, x: Input | Scalar, turn: int) -> torch.Tensor | Number:
+    def argument(self, x: Input | Scalar, turn: int) -> Tensor | Number:
         """What forward is called with."""
         if isinstance(x, Scalar):
             value = _made_up(x, turn)
             self._numbers[value] = x
             return _Float(value) if isinstance(value, float) else _Int(value)
         leaf = torch.empty((), device="meta", requires_grad=x.dtype.is_floating_point)
-        tensor: torch.Tensor = _Given.apply(leaf, x)  # type: ignore[no-untyped-call]
+        tensor: Tensor = _Given.apply(leaf, x)  # type: ignore[no-untyped-call]
         self.begin_with(tensor, x)
         return tensor
 
@@ -181,11 +181,11 @@ class _Recorder(TorchDispatchMode):
                 setattr(x.module, x.attribute, x.scalar.value)
 
     @property
-    def leaves(self) -> list[torch.Tensor]:
+    def leaves(self) -> list[Tensor]:
         """The arguments, parameters and buffers, in order."""
         return [tensor for tensor, _ in self._leaves]
 
-    def begin_with(self, tensor: torch.Tensor, leaf: Input | Attribute) -> None:
+    def begin_with(self, tensor: Tensor, leaf: Input | Attribute) -> None:
         self._leaves.append((tensor, leaf))
         self._remember(tensor, leaf)
         self._has_gradient[leaf] = tensor.requires_grad
@@ -196,7 +196,7 @@ class _Recorder(TorchDispatchMode):
         if isinstance(result, list | tuple | dict):
             many = f"{len(result)} values in a {type(result).__name__}"
             raise UnsupportedError(f"{name}: forward returns {many}; supported is one tensor")
-        if not isinstance(result, torch.Tensor):
+        if not isinstance(result, Tensor):
             raise UnsupportedError(f"{name}: forward returns a {type(result).__name__}; supported is one tensor")
         try:
             return plain(self._value(result), "the result")
@@ -228,10 +228,10 @@ class _Recorder(TorchDispatchMode):
         self._remember(result, value)
         return result
 
-    def _remember(self, tensor: torch.Tensor, value: Value) -> None:
+    def _remember(self, tensor: Tensor, value: Value) -> None:
         self._known[id(tensor)] = (tensor, value)
 
-    def _value(self, tensor: torch.Tensor) -> Value:
+    def _value(self, tensor: Tensor) -> Value:
         known = self._known.get(id(tensor))
         if known is None:
             raise RefusalError("a tensor that is no argument of forward, parameter or buffer")
@@ -249,17 +249,17 @@ class _Recorder(TorchDispatchMode):
     def _detached(self, x: Expression) -> Expression:
         for node in nodes(x):
             if node not in self._has_gradient:
-                flows = not isinstance(node, Detached) and any(self._has_gradient[child] for child in children(node))
+                flows = not isinstance(node, Detached) and any(self._has_gradient[child] for child in node.children)
                 self._has_gradient[node] = flows
         return simplify.detached(x) if self._has_gradient[x] else x
 
-    def _check(self, value: Expression, result: torch.Tensor, what: str) -> None:
+    def _check(self, value: Expression, result: Tensor, what: str) -> None:
         if len(nodes(value)) > LARGEST:
             raise RefusalError(f"{what}, after too many operations,")
         if (value.shape, value.dtype) != (tuple(result.shape), result.dtype):
             raise RefusalError(f"{what} to {result.dtype}")
 
-    def _changed(self, result: torch.Tensor, elements: bool, what: str) -> None:
+    def _changed(self, result: Tensor, elements: bool, what: str) -> None:
         """Refuse changes of arguments and parameters, and forget what shares the elements of a changed tensor."""
         memory = result.untyped_storage()._cdata
         for tensor, leaf in self._leaves:
@@ -284,7 +284,7 @@ def _reason(func: Any, args: tuple[Any, ...]) -> str:
     if func._schema.is_mutable:
         return ", which changes a tensor in place,"
     flat = [y for x in args for y in (x if isinstance(x, list | tuple) else [x])]
-    if not any(isinstance(x, torch.Tensor) for x in flat):
+    if not any(isinstance(x, Tensor) for x in flat):
         return ", which makes a tensor,"
     return ""
 

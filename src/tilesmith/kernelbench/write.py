@@ -33,12 +33,11 @@ from tilesmith.kernelbench.expression import (
     Triangle,
     View,
     evaluate,
-    nodes,
     swaps_last_two,
 )
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import Recognized
-from tilesmith.kernelbench.show import names_of_shared
+from tilesmith.kernelbench.show import names_of_shared, spelled
 from tilesmith.kernels import family_of
 from tilesmith.planner import choose
 
@@ -77,19 +76,12 @@ def written(
     text = _filled(text, values)
     definitions, bases, body = constructor(problem)
     model = f"class ModelNew({bases}):\n{indent(body and body + _BLANK_LINE, _INDENT)}{_forward(recognized)}"
-    parts = [
-        _header(recognized, plan, device, accuracy),
-        "\n",
-        text,
-        "\n\n",
-        definitions,
-        "\n\n" if definitions else "",
-        model,
-    ]
-    if standalone:
-        values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
-        parts.append(_filled(_template("standalone.py.in"), values))
-    return "".join(parts)
+    before = f"{_header(recognized, plan, device, accuracy)}\n{text}{_BLANK_LINE}"
+    module = before + (definitions and definitions + _BLANK_LINE) + model
+    if not standalone:
+        return module
+    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
+    return module + _filled(_template("standalone.py.in"), values)
 
 
 def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan | None:
@@ -121,17 +113,17 @@ def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tenso
     products = [node for node in recognized.nodes if isinstance(node, Product)]
     if not products:
         return None
-    inputs = [_stand_in(x) if isinstance(x, Input) else x.value for x in recognized.inputs]
-    attributes = {x.path: torch.empty(x.shape, dtype=x.dtype, device="meta") for x in recognized.parameters}
+    inputs = [
+        torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta") if isinstance(x, Input) else x.value
+        for x in recognized.inputs
+    ]
+    used = (node for node in recognized.nodes if isinstance(node, Attribute))
+    attributes = {x.path: torch.empty(x.shape, dtype=x.dtype, device="meta") for x in used}
     pairs = []
     for product in products:
         a, b = evaluate(product.a, inputs, attributes), evaluate(product.b, inputs, attributes)
         pairs.append((a.unsqueeze(0) if a.dim() == 1 else a, b.unsqueeze(1) if b.dim() == 1 else b))
     return max(pairs, key=lambda pair: torch.matmul(*pair).numel() * pair[0].shape[-1])
-
-
-def _stand_in(x: Input) -> torch.Tensor:
-    return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
 
 
 def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy: Accuracy) -> str:
@@ -150,7 +142,7 @@ def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy:
 
 
 def _forward(recognized: Recognized) -> str:
-    given = recognized.forward_parameters[: len(recognized.inputs)]
+    given = [x.name for x in recognized.inputs]
     lines = [f"def forward({', '.join(['self', *given])}):", *_indented(_body(recognized, given))]
     return "".join(f"{_INDENT}{line}\n" for line in lines)
 
@@ -164,15 +156,8 @@ def _body(recognized: Recognized, taken: Sequence[str]) -> list[str]:
 
 def _statements(x: Expression, taken: Iterable[str]) -> list[str]:
     """What computes an expression: each value that is used more than once has a line and a name of its own."""
-    named = names_of_shared(taken, x, prefix="_value_")
-    codes: dict[Expression, str] = {}
-    lines = []
-    for node in nodes(x):
-        codes[node] = _code(node, codes, named)
-        if node in named:
-            lines.append(f"{named[node]} = {codes[node]}")
-            codes[node] = named[node]
-    return [*lines, f"return {codes[x]}"]
+    lines, value = spelled(x, names_of_shared(taken, x, prefix="_value_"), _code)
+    return [*lines, f"return {value}"]
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

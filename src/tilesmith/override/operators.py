@@ -5,11 +5,12 @@ from threading import local
 from typing import Any, Final, Protocol
 
 import torch
+from torch import Tensor
 
 from tilesmith.override.routes import ONE, Route, Routes, epilogue_of, shares_memory
 from tilesmith.override.settings import OPERATORS
 
-Function = Callable[..., torch.Tensor]
+Function = Callable[..., Tensor]
 
 OVERLOADS: Final = ("", ".out", ".dtype", ".dtype_out")
 NAMES: Final = tuple(operator + overload for operator in OPERATORS for overload in OVERLOADS)
@@ -42,7 +43,7 @@ class Watch(local):
     def timed(self, function: Function) -> Function:
         """The function, with the time of each call added to its count."""
 
-        def call(*arguments: Any, **options: Any) -> torch.Tensor:
+        def call(*arguments: Any, **options: Any) -> Tensor:
             result = function(*arguments, **options)
             self._count.stop(self._started)
             return result
@@ -60,90 +61,53 @@ def kernels(switch: Switch, previous: dict[str, Function]) -> dict[str, Function
     return made
 
 
-def _products(
-    operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
-) -> tuple[Function, ...]:
+def _products(operator: str, switch: Switch, plain: Function, *others: Function) -> tuple[Function, ...]:
     """Makes the kernels of `mm` and `bmm`."""
 
-    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def product(a: Tensor, b: Tensor) -> Tensor:
         run, count = switch.routes.find(operator, a, b)
         count.calls += 1
         return plain(a, b) if run is None else run(a, b)
 
-    def product_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        run, count = switch.routes.find(operator, a, b, None, out)
-        count.calls += 1
-        return into(a, b, out=out) if run is None else run(a, b, out)
+    def overload(previous: Function) -> Function:
+        """One that is told the type of its result, or where to write it, or both."""
 
-    def product_dtype(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-        run, count = switch.routes.find(operator, a, b, out_dtype)
-        count.calls += 1
-        return wider(a, b, out_dtype) if run is None else run(a, b)
+        def product(a: Tensor, b: Tensor, *out_dtype: torch.dtype, **into: Tensor) -> Tensor:
+            out = into.get("out")
+            run, count = switch.routes.find(operator, a, b, out_dtype[0] if out_dtype else None, out)
+            count.calls += 1
+            return previous(a, b, *out_dtype, **into) if run is None else run(a, b, out)
 
-    def product_dtype_out(
-        a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor
-    ) -> torch.Tensor:
-        run, count = switch.routes.find(operator, a, b, out_dtype, out)
-        count.calls += 1
-        return wider_into(a, b, out_dtype, out=out) if run is None else run(a, b, out)
+        return product
 
-    return product, product_out, product_dtype, product_dtype_out
+    return product, *map(overload, others)
 
 
-def _additions(
-    operator: str, switch: Switch, plain: Function, into: Function, wider: Function, wider_into: Function
-) -> tuple[Function, ...]:
+def _additions(operator: str, switch: Switch, plain: Function, *others: Function) -> tuple[Function, ...]:
     """Makes the kernels of `addmm` and `baddbmm`."""
 
-    def added(
-        c: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        beta: Any,
-        alpha: Any,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        run, count = switch.routes.find(operator, a, b, out_dtype, out, c, (beta, alpha))
-        count.calls += 1
-        if run is None:
-            return None
-        epilogue = epilogue_of((c, beta, alpha))
-        if out is not None and shares_memory(out, c):  # c is read after the first results are written
-            return out.copy_(run(a, b, out.new_empty_strided(out.shape, out.stride()), None, epilogue))
-        return run(a, b, out, None, epilogue)
-
-    def addition(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
+    def addition(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
         if beta is ONE and alpha is ONE:
             run, count = switch.routes.find(operator, a, b, None, None, c)
             count.calls += 1
             return plain(c, a, b) if run is None else run(a, b, c)
-        result = added(c, a, b, None, beta, alpha)
-        return plain(c, a, b, beta=beta, alpha=alpha) if result is None else result
+        return scaled_addition(c, a, b, beta=beta, alpha=alpha)
 
-    def addition_out(
-        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
-    ) -> torch.Tensor:
-        result = added(c, a, b, None, beta, alpha, out)
-        return into(c, a, b, beta=beta, alpha=alpha, out=out) if result is None else result
+    def overload(previous: Function) -> Function:
+        def addition(
+            c: Tensor, a: Tensor, b: Tensor, *out_dtype: torch.dtype, beta: Any = 1, alpha: Any = 1, **into: Tensor
+        ) -> Tensor:
+            out = into.get("out")
+            run, count = switch.routes.find(operator, a, b, out_dtype[0] if out_dtype else None, out, c, (beta, alpha))
+            count.calls += 1
+            if run is None:
+                return previous(c, a, b, *out_dtype, beta=beta, alpha=alpha, **into)
+            epilogue = epilogue_of((c, beta, alpha))
+            if out is not None and shares_memory(out, c):  # c is read after the first results are written
+                return out.copy_(run(a, b, out.new_empty_strided(out.shape, out.stride()), None, epilogue))
+            return run(a, b, out, None, epilogue)
 
-    def addition_dtype(
-        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
-    ) -> torch.Tensor:
-        result = added(c, a, b, out_dtype, beta, alpha)
-        return wider(c, a, b, out_dtype, beta=beta, alpha=alpha) if result is None else result
+        return addition
 
-    def addition_dtype_out(
-        c: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out_dtype: torch.dtype,
-        *,
-        beta: Any = 1,
-        alpha: Any = 1,
-        out: torch.Tensor,
-    ) -> torch.Tensor:
-        result = added(c, a, b, out_dtype, beta, alpha, out)
-        return wider_into(c, a, b, out_dtype, beta=beta, alpha=alpha, out=out) if result is None else result
-
-    return addition, addition_out, addition_dtype, addition_dtype_out
+    scaled_addition = overload(plain)
+    return addition, *map(overload, others)

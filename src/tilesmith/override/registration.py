@@ -117,10 +117,6 @@ _cuda = _Interceptor("CUDA")
 _cpu = _CpuInterceptor("CPU")
 
 
-def _here() -> str:
-    return "cuda" if executor_on("cpu") is None else "cpu"
-
-
 def _previous(name: str, key: str) -> Function:
     """The kernel that is registered now. It is given the backend's key alone: the rest of a call's keys are for
     those before it, and to hand them through Python takes microseconds."""
@@ -138,7 +134,7 @@ def _begin() -> str:
     """The type of device whose products are meant. What was counted before the first override is forgotten."""
     if _cuda.settings is None and _cpu.settings is None:
         stats.clear()
-    return _here()
+    return "cuda" if executor_on("cpu") is None else "cpu"
 
 
 def settings_in_force(device_type: str) -> Settings | None:

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
+from torch import Tensor
 
 from tilesmith.core.accuracy import DEFAULT, Numerics, numerics
 from tilesmith.core.call_key import CallKey, call_key
@@ -22,7 +23,7 @@ from tilesmith.runtime.registry import DeferredError, Executor
 
 # Called with (a, b) or (a, b, out); for the sum with c with (a, b, c); for one with factors with
 # (a, b, out, None, epilogue).
-Run = Callable[..., torch.Tensor]
+Run = Callable[..., Tensor]
 Route = tuple[Run | None, CallCount]  # who multiplies, or None for torch; and who counts
 
 _TAKEN: Final = frozenset({torch.float32, *SIXTEEN_BITS})
@@ -32,7 +33,7 @@ ONE: Final = 1  # what factors are as a rule; others that are equal to it take t
 shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 # What `addmm` makes of a product: c, beta and alpha of `beta * c + alpha * product`.
-Addition = tuple[torch.Tensor, Any, Any]
+Addition = tuple[Tensor, Any, Any]
 Factors = tuple[Any, Any]  # beta and alpha, where they need not be ONE
 
 
@@ -45,7 +46,7 @@ def epilogue_of(addition: Addition) -> Epilogue:
     return Epilogue(scale=alpha) if beta == 0 else Epilogue(None, None, c, alpha, beta)
 
 
-def _is_row(c: torch.Tensor) -> bool:
+def _is_row(c: Tensor) -> bool:
     return c.dim() == 1 and c.numel() > 1
 
 
@@ -70,11 +71,11 @@ class Routes:
     def find(
         self,
         operator: str,
-        a: torch.Tensor,
-        b: torch.Tensor,
+        a: Tensor,
+        b: Tensor,
         out_dtype: torch.dtype | None = None,
-        out: torch.Tensor | None = None,
-        c: torch.Tensor | None = None,
+        out: Tensor | None = None,
+        c: Tensor | None = None,
         factors: Factors | None = None,
     ) -> Route:
         """The route of a call; of the sum with c, if there is one, and of that with factors, if they are given."""
@@ -87,58 +88,44 @@ class Routes:
         if factors is not None:
             key += tuple(map(_kind_of, factors))
         route = self._young[operator].get(key) or self._known[operator].get(key)
-        return self._decided(key, resolved, operator, a, b, out_dtype, out, c, factors) if route is None else route
+        if route is None:
+            addition = None if c is None else (c, *(factors or (ONE, ONE)))
+            call = _Call(operator, a, b, out_dtype, out, addition, factors is not None)
+            route = self._decided(key, resolved, call)
+        return route
 
-    def _decided(
-        self,
-        key: CallKey,
-        resolved: Numerics,
-        operator: str,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        out: torch.Tensor | None,
-        c: torch.Tensor | None,
-        factors: Factors | None,
-    ) -> Route:
+    def _decided(self, key: CallKey, resolved: Numerics, call: "_Call") -> Route:
         def route(run: Run | None, reason: str) -> Route:
             where: Where = "torch" if run is None else "tilesmith"
-            return run, call_count((operator, tuple(a.shape), tuple(b.shape), a.dtype, where, reason))
+            kind = (call.operator, tuple(call.a.shape), tuple(call.b.shape), call.a.dtype, where, reason)
+            return run, call_count(kind)
 
         if getattr(self._deciding, "now", False):
             return route(None, "called while another product was planned")
         self._deciding.now = True
         try:
             with torch.no_grad():  # the operands of a kernel may want gradients: those are autograd's concern
-                decided = route(*self._decide(resolved, operator, a, b, out_dtype, out, c, factors))
+                decided = route(*self._decide(resolved, call))
         except ColdCaptureError:
             return route(None, "a CUDA graph is captured, and the kernel is not loaded yet")
         except DeferredError:
             return route(None, "tilesmith.warmup is at it, and the kernel is not loaded yet")
         finally:
             self._deciding.now = False
-        self._known[operator][key] = decided
+        self._known[call.operator][key] = decided
         return decided
 
-    def _decide(
-        self,
-        resolved: Numerics,
-        operator: str,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        out: torch.Tensor | None,
-        c: torch.Tensor | None,
-        factors: Factors | None,
-    ) -> tuple[Run | None, str]:
-        addition = None if c is None else (c, *(factors or (ONE, ONE)))
-        reason = self.settings.leaves(operator) or _unfit(operator, a, b, out_dtype, out, addition)
+    def _decide(self, resolved: Numerics, call: "_Call") -> tuple[Run | None, str]:
+        reason = self.settings.leaves(call.operator) or _unfit(call)
         if reason is not None:
             return None, reason
         if self._executor is None:
             return None, "on the CPU, outside of tilesmith.emulate"
+        a, addition = call.a, call.addition
         epilogue = None if addition is None else epilogue_of(addition)
-        problem = Problem.of(a, b, accuracy=resolved.accuracy, out_dtype=out_dtype, out=out, epilogue=epilogue)
+        problem = Problem.of(
+            *(a, call.b), accuracy=resolved.accuracy, out_dtype=call.out_dtype, out=call.out, epilogue=epilogue
+        )
         reason = self.settings.leaves_problem(problem)
         if reason is not None:
             return None, reason
@@ -147,20 +134,26 @@ class Routes:
         if reason is not None:
             return None, reason
         run = self._executor.compiled(plan, a.get_device())
-        if c is None or factors is not None:
+        if addition is None or call.has_factors:
             return run, plan.name
-        return run.add_bias if _is_row(c) else run.add_residual, plan.name
+        return run.add_bias if _is_row(addition[0]) else run.add_residual, plan.name
 
 
-def _unfit(
-    operator: str,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    out: torch.Tensor | None,
-    addition: Addition | None,
-) -> str | None:
+class _Call(NamedTuple):
+    """A call whose route is not known yet."""
+
+    operator: str
+    a: Tensor
+    b: Tensor
+    out_dtype: torch.dtype | None
+    out: Tensor | None
+    addition: Addition | None
+    has_factors: bool  # that may be another than ONE in the next call
+
+
+def _unfit(call: _Call) -> str | None:
     """Why these are not for us. Calls that are wrong are among them: torch says so best."""
+    operator, a, b, out_dtype, out, addition, _ = call
     rank = 3 if operator in ("bmm", "baddbmm") else 2
     if a.dtype not in _TAKEN:
         return f"{str(a.dtype).removeprefix('torch.')} is left to torch"
@@ -177,7 +170,7 @@ def _unfit(
     return reason if reason is not None or out is None else _unfit_out(out, a, b, dtype, shape)
 
 
-def _unfit_addition(addition: Addition, a: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
+def _unfit_addition(addition: Addition, a: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
     c, beta, alpha = addition
     if c.device != a.device or c.dtype not in (a.dtype, dtype):
         return "an addend of another type or device"
@@ -188,9 +181,7 @@ def _unfit_addition(addition: Addition, a: torch.Tensor, dtype: torch.dtype, sha
     return None
 
 
-def _unfit_out(
-    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]
-) -> str | None:
+def _unfit_out(out: Tensor, a: Tensor, b: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> str | None:
     if shares_memory(out, a) or shares_memory(out, b):
         return "an out in the memory of an operand"
     if tuple(out.shape) != shape or out.dtype != dtype or out.device != a.device:

@@ -133,8 +133,5 @@ def stats() -> Stats:
     with _lock:
         counted = [(kind, each) for kind, each in _counts.items() if each.calls]
     entries = [Stat(*kind, calls=each.calls, seconds=each.seconds()) for kind, each in counted]
-    return Stats(
-        tuple(
-            sorted(entries, key=lambda each: (-each.calls, each.operator, each.a, each.b, str(each.dtype), each.where))
-        )
-    )
+    entries.sort(key=lambda each: (-each.calls, each.operator, each.a, each.b, str(each.dtype), each.where))
+    return Stats(tuple(entries))

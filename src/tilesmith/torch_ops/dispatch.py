@@ -1,9 +1,13 @@
 """What PyTorch's dispatcher has to do for a call, if anything."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
-_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 # Bound once: is_plain is on the way of every call.
 _grad_enabled = torch.is_grad_enabled
@@ -13,7 +17,7 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 
 
-def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
+def is_plain(a: Tensor, b: Tensor) -> bool:
     """Whether a call has nothing for PyTorch's dispatcher to do: two ordinary CUDA tensors, no
     gradient, no autocast, no mode, no transform. It may then go straight to the launch."""
     return (
@@ -49,6 +53,18 @@ def refuse_forward_mode(operator: str) -> None:
         )
 
 
-def autocast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What torch's own autocast makes of an operand: it casts floating-point tensors, but float64 stays."""
-    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+def autocast_kernel(operator: Callable[..., Tensor], device_type: str) -> Callable[..., Tensor]:
+    """An operator as torch's own autocast would call it: with its floating-point operands cast, but for float64."""
+    key = getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
+
+    def run(*tensors: Tensor | None, **options: Any) -> Tensor:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+            dtype = torch.get_autocast_dtype(device_type)
+            dtypes = (dtype, dtype, dtype, options.get("out_dtype") or dtype)  # the fourth is added to the result
+            return operator(*map(_cast, tensors, dtypes), **options)
+
+    return run
+
+
+def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return x if x is None or not x.is_floating_point() or x.dtype == torch.float64 else x.to(dtype)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.library import Library, register_autograd, register_fake, register_vmap
 from torch.nn import functional
 
@@ -29,7 +30,7 @@ _library.define(
 
 linear = torch.ops.tilesmith.linear.default
 
-_FUNCTIONS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+_FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
@@ -37,7 +38,7 @@ _FUNCTIONS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
-def _silu_derivative(grad: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+def _silu_derivative(grad: Tensor, sums: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return torch.ops.aten.silu_backward(grad, sums)  # type: ignore[no-any-return]
     sigmoid = sums.sigmoid()  # aten's own has no derivative
@@ -45,7 +46,7 @@ def _silu_derivative(grad: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
 
 
 # Each is called with the gradient and with what the function was applied to.
-_DERIVATIVES: Final[dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+_DERIVATIVES: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "relu": lambda grad, sums: torch.ops.aten.threshold_backward(grad, sums, 0),
     "gelu": lambda grad, sums: torch.ops.aten.gelu_backward(grad, sums),
     "gelu_tanh": lambda grad, sums: torch.ops.aten.gelu_backward(grad, sums, approximate="tanh"),
@@ -53,7 +54,7 @@ _DERIVATIVES: Final[dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 }
 
 
-def is_plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None) -> bool:
+def is_plain(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> bool:
     """Whether PyTorch's dispatcher has nothing to do for any of them: see `dispatch.is_plain`."""
     if not dispatch.is_plain(x, weight):
         return False
@@ -63,30 +64,30 @@ def is_plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, r
 
 
 def fused(
-    x: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
+    x: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     activation: str | None,
     resolved: Numerics,
     out_dtype: torch.dtype | None,
     packed: PackedPair | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Multiplies CUDA tensors, with all that follows in the kernels of the product; b is the weight's transpose."""
     epilogue = _epilogue(x, b, bias, residual, activation, out_dtype)
     return multiply(x, b, resolved, out_dtype, None, packed, epilogue)
 
 
 def composed(
-    x: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
+    x: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     activation: str | None,
     accuracy: str | None,
     out_dtype: torch.dtype | None,
     packed: PackedPair | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Computes it as a product of ours and torch's functions of that; b is the weight's transpose."""
     if packed is None:
         result = op.product(x, b, accuracy, out_dtype)
@@ -97,17 +98,17 @@ def composed(
     return finished(result, activation, residual)
 
 
-def finished(sums: torch.Tensor, activation: str | None, residual: torch.Tensor | None) -> torch.Tensor:
+def finished(sums: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
     """`activation(sums) + residual`, in the type of the sums: autocast may have made it another than the residual's."""
     result = sums if activation is None else _FUNCTIONS[activation](sums)
     return result if residual is None else result + residual.to(result.dtype)
 
 
 def _epilogue(
-    x: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
+    x: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     activation: str | None,
     out_dtype: torch.dtype | None,
 ) -> Epilogue | None:
@@ -118,36 +119,20 @@ def _epilogue(
     return Epilogue(bias, activation, residual)
 
 
-def _linear_cuda(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
+def _linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
     *,
     activation: str | None = None,
     accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    dispatch.refuse_forward_mode("linear")
-    check_linear_shapes(x, weight, bias, residual, activation)
-    check_linear_types(x, weight, bias, residual, accuracy, out_dtype)
-    return fused(x, weight.mT, bias, residual, activation, numerics(accuracy, x.dtype), out_dtype)
-
-
-def _linear_cpu(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    *,
-    activation: str | None = None,
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     dispatch.refuse_forward_mode("linear")
     check_linear_shapes(x, weight, bias, residual, activation)
     dtype = check_linear_types(x, weight, bias, residual, accuracy, out_dtype)
-    executor = executor_on("cpu")
+    executor = executor_on(x.device.type)
     if executor is not None:
         b = weight.mT
         epilogue = _epilogue(x, b, bias, residual, activation, out_dtype)
@@ -156,50 +141,22 @@ def _linear_cpu(
     return finished(sums, activation, residual).contiguous()
 
 
-def _linear_autocast(device_type: str) -> Any:
-    key = getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
-
-    def run(
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        residual: torch.Tensor | None = None,
-        *,
-        activation: str | None = None,
-        accuracy: str | None = None,
-        out_dtype: torch.dtype | None = None,
-    ) -> torch.Tensor:
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-            dtype = torch.get_autocast_dtype(device_type)
-            return linear(  # type: ignore[no-any-return]
-                dispatch.autocast(x, dtype),
-                dispatch.autocast(weight, dtype),
-                None if bias is None else dispatch.autocast(bias, dtype),
-                None if residual is None else dispatch.autocast(residual, out_dtype or dtype),
-                activation=activation,
-                accuracy=accuracy,
-                out_dtype=out_dtype,
-            )
-
-    return run
-
-
-_library.impl("linear", _linear_cuda, "CUDA")
-_library.impl("linear", _linear_cpu, "CPU")
-_library.impl("linear", _linear_autocast("cuda"), "AutocastCUDA")
-_library.impl("linear", _linear_autocast("cpu"), "AutocastCPU")
+_library.impl("linear", _linear, "CUDA")
+_library.impl("linear", _linear, "CPU")
+_library.impl("linear", dispatch.autocast_kernel(linear, "cuda"), "AutocastCUDA")
+_library.impl("linear", dispatch.autocast_kernel(linear, "cpu"), "AutocastCPU")
 
 
 def _linear_fake(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
     *,
     activation: str | None = None,
     accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     dispatch.refuse_forward_mode("linear")
     check_linear_shapes(x, weight, bias, residual, activation)
     dtype = check_linear_types(x, weight, bias, residual, accuracy, out_dtype)
@@ -230,7 +187,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[
     )
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias = ctx.saved_tensors
     need_x, need_weight, need_bias, need_residual = _of_all_four(ctx.needs_input_grad, False)
     x_dtype, weight_dtype, bias_dtype = ctx.dtypes
@@ -258,18 +215,17 @@ register_autograd("tilesmith::linear", _backward, setup_context=_setup_context, 
 def _linear_vmap(
     info: Any,
     in_dims: tuple[int | None, ...],
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
     *,
     activation: str | None = None,
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, int]:
+    **options: Any,
+) -> tuple[Tensor, int]:
     x_dim, weight_dim, bias_dim, residual_dim = _of_all_four(in_dims, None)
 
-    def mapped_first(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+    def mapped_first(tensor: Tensor, dim: int | None) -> Tensor:
         return tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
 
     rows = mapped_first(x, x_dim)
@@ -277,12 +233,12 @@ def _linear_vmap(
     if is_vector:
         rows = rows.unsqueeze(1)
 
-    def aligned(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+    def aligned(tensor: Tensor, dim: int | None) -> Tensor:
         """The tensor with ones between the mapped dimension and its own, so that it has the rank of the result."""
         first, *own = mapped_first(tensor, dim).shape
         return mapped_first(tensor, dim).reshape(first, *(1,) * (rows.dim() - 1 - len(own)), *own)
 
-    sums = op.matmul(rows, aligned(weight, weight_dim).mT, accuracy=accuracy, out_dtype=out_dtype)
+    sums = op.matmul(rows, aligned(weight, weight_dim).mT, **options)
     if bias is not None:
         sums = sums + aligned(bias, bias_dim)
     result = finished(sums, activation, None if residual is None else aligned(residual, residual_dim))

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.library import Library, register_autograd, register_fake, register_vmap
 
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.checks import check_call, check_out, common_dtype, is_allowed_mix, product_shape, result_dtype
-from tilesmith.runtime.executor import CUDA, multiply
-from tilesmith.runtime.registry import Executor, PackedPair, executor_on
+from tilesmith.runtime.executor import multiply
+from tilesmith.runtime.registry import PackedPair, executor_on
 from tilesmith.torch_ops import dispatch
-from tilesmith.torch_ops.dispatch import autocast, is_transformed, refuse_forward_mode
+from tilesmith.torch_ops.dispatch import is_transformed, refuse_forward_mode
 from tilesmith.torch_ops.vmap import as_one_batch
 
 _library = Library("tilesmith", "DEF")
@@ -33,9 +34,7 @@ matmul = torch.ops.tilesmith.matmul.default
 matmul_out = torch.ops.tilesmith.matmul_out.default
 
 
-def product(
-    a: torch.Tensor, b: torch.Tensor, accuracy: str | None = None, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def product(a: Tensor, b: Tensor, accuracy: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
     """The product by way of PyTorch's dispatcher, and of transforms and forward-mode AD where they are active."""
     if is_transformed():
         return _Transformed.apply(a, b, accuracy, out_dtype)  # type: ignore[no-any-return,no-untyped-call]
@@ -43,8 +42,8 @@ def product(
 
 
 def packed_product(
-    a: torch.Tensor, b: torch.Tensor, packed: PackedPair, accuracy: str | None, out_dtype: torch.dtype | None
-) -> torch.Tensor:
+    a: Tensor, b: Tensor, packed: PackedPair, accuracy: str | None, out_dtype: torch.dtype | None
+) -> Tensor:
     """The product of operands of which `pack` has made what `packed` holds. Autocast, modes and transforms have no use
     for that: they get the tensors."""
     if dispatch.is_plain(a, b):
@@ -56,16 +55,12 @@ def packed_product(
     return product(a, b, accuracy, out_dtype)
 
 
-def _matmul_cuda(
-    a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def _matmul_cuda(a: Tensor, b: Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
     refuse_forward_mode("matmul")
     return multiply(a, b, numerics(accuracy, a.dtype), out_dtype)
 
 
-def _matmul_cpu(
-    a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def _matmul_cpu(a: Tensor, b: Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
     refuse_forward_mode("matmul")
     executor = executor_on("cpu")
     if executor is not None:
@@ -75,62 +70,38 @@ def _matmul_cpu(
     return _wider_cpu_product(a, b, accuracy, out_dtype)
 
 
-def _matmul_out_cuda(
-    a: torch.Tensor,
-    b: torch.Tensor,
+def _matmul_out(
+    a: Tensor,
+    b: Tensor,
     *,
-    out: torch.Tensor,
+    out: Tensor,
     accuracy: str | None = None,
-    a_packed: torch.Tensor | None = None,
-    b_packed: torch.Tensor | None = None,
-) -> None:
-    _write(CUDA, a, b, out, accuracy, None if a_packed is None and b_packed is None else (a_packed, b_packed))
-
-
-def _matmul_out_cpu(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    out: torch.Tensor,
-    accuracy: str | None = None,
-    a_packed: None = None,
-    b_packed: None = None,
-) -> None:
-    executor = executor_on("cpu")
-    if executor is None:
-        out.copy_(_wider_cpu_product(a, b, accuracy, out.dtype))
-    else:
-        _write(executor, a, b, out, accuracy, None)
-
-
-def _write(
-    executor: Executor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor,
-    accuracy: str | None,
-    packed: PackedPair | None,
+    a_packed: Tensor | None = None,
+    b_packed: Tensor | None = None,
 ) -> None:
     """Multiplies into `out`, through a temporary if that may overlap an operand."""
+    executor = executor_on(a.device.type)
+    if executor is None:
+        out.copy_(_wider_cpu_product(a, b, accuracy, out.dtype))
+        return
     resolved = numerics(accuracy, a.dtype)
+    packed = None if a_packed is None and b_packed is None else (a_packed, b_packed)
     if _may_overlap(out, a) or _may_overlap(out, b):
         out.copy_(executor.multiply(a, b, resolved, out.dtype, None, packed))
     else:
         executor.multiply(a, b, resolved, out.dtype, out, packed)
 
 
-def _wider_cpu_product(
-    a: torch.Tensor, b: torch.Tensor, accuracy: str | None, out_dtype: torch.dtype | None
-) -> torch.Tensor:
+def _wider_cpu_product(a: Tensor, b: Tensor, accuracy: str | None, out_dtype: torch.dtype | None) -> Tensor:
     check_call(a, b, accuracy)
     dtype = result_dtype(common_dtype(a, b), out_dtype)
     return torch.matmul(a.to(dtype), b.to(dtype))
 
 
-def _may_overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _may_overlap(x: Tensor, y: Tensor) -> bool:
     """Whether the memory from x's first element to its last touches y's."""
 
-    def span(t: torch.Tensor) -> tuple[int, int]:
+    def span(t: Tensor) -> tuple[int, int]:
         steps = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
         return t.data_ptr(), t.data_ptr() + (steps + 1) * t.itemsize
 
@@ -140,43 +111,22 @@ def _may_overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x_first < y_end and y_first < x_end
 
 
-def _matmul_autocast(device_type: str) -> Any:
-    key = getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
-
-    def run(
-        a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-            dtype = torch.get_autocast_dtype(device_type)
-            return matmul(autocast(a, dtype), autocast(b, dtype), accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
-
-    return run
-
-
 _library.impl("matmul", _matmul_cuda, "CUDA")
 _library.impl("matmul", _matmul_cpu, "CPU")
-_library.impl("matmul", _matmul_autocast("cuda"), "AutocastCUDA")
-_library.impl("matmul", _matmul_autocast("cpu"), "AutocastCPU")
-_library.impl("matmul_out", _matmul_out_cuda, "CUDA")
-_library.impl("matmul_out", _matmul_out_cpu, "CPU")
+_library.impl("matmul", dispatch.autocast_kernel(matmul, "cuda"), "AutocastCUDA")
+_library.impl("matmul", dispatch.autocast_kernel(matmul, "cpu"), "AutocastCPU")
+_library.impl("matmul_out", _matmul_out, "CUDA")
+_library.impl("matmul_out", _matmul_out, "CPU")
 
 
-def _matmul_fake(
-    a: torch.Tensor, b: torch.Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def _matmul_fake(a: Tensor, b: Tensor, *, accuracy: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
     refuse_forward_mode("matmul")
     check_call(a, b, accuracy)
     return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(common_dtype(a, b), out_dtype))
 
 
 def _matmul_out_fake(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    out: torch.Tensor,
-    accuracy: str | None = None,
-    a_packed: torch.Tensor | None = None,
-    b_packed: torch.Tensor | None = None,
+    a: Tensor, b: Tensor, *, out: Tensor, accuracy: str | None = None, **packed: Tensor | None
 ) -> None:
     check_call(a, b, accuracy)
     check_out(a, b, out, out.dtype)
@@ -193,14 +143,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[
     ctx.accuracy = keyword_only_inputs["accuracy"]
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = ctx.saved_tensors
     return _gradients(a, b, grad, ctx.needs_input_grad[:2], ctx.accuracy)
 
 
 def _gradients(
-    a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed: tuple[bool, bool], accuracy: str | None
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    a: Tensor, b: Tensor, grad: Tensor, needed: tuple[bool, bool], accuracy: str | None
+) -> tuple[Tensor | None, Tensor | None]:
     """The gradients that are needed. The values of an operand whose gradient alone is needed do not count."""
     need_a, need_b = needed
 
@@ -215,20 +165,18 @@ def _gradients(
 
     grad_a = grad_b = None
     if need_a:
-        grad_a = product(grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape)
+        grad_a = product(grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape).to(a.dtype)
     if need_b:
         if b2.dim() == 2 and a2.dim() > 2 and _may_flatten(a2) and _may_flatten(grad2):
             # Every matrix of the batch met the same b: one long product sums over them all.
             grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), accuracy).reshape(b.shape)
         else:
             grad_b = product(a2.mT, grad2, accuracy).sum_to_size(b2.shape).reshape(b.shape)
-    return (
-        None if grad_a is None else grad_a.to(a.dtype),
-        None if grad_b is None else grad_b.to(b.dtype),
-    )
+        grad_b = grad_b.to(b.dtype)
+    return grad_a, grad_b
 
 
-def _may_flatten(x: torch.Tensor) -> bool:
+def _may_flatten(x: Tensor) -> bool:
     """Whether `x.flatten(0, -2)` leaves all rows in their processes: a distributed tensor may be split along the first
     of these dimensions only, and evenly."""
     parts = 1
@@ -250,16 +198,10 @@ register_autograd("tilesmith::matmul", _backward, setup_context=_setup_context, 
 
 
 def _matmul_vmap(
-    info: Any,
-    in_dims: tuple[int | None, int | None],
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, int]:
+    info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor, **options: Any
+) -> tuple[Tensor, int]:
     # torch is still inside of the transform here, and it is the dispatcher that goes on to the next one.
-    return as_one_batch(partial(matmul, accuracy=accuracy, out_dtype=out_dtype), in_dims, a, b)
+    return as_one_batch(partial(matmul, **options), in_dims, a, b)
 
 
 register_vmap("tilesmith::matmul", _matmul_vmap, lib=_library)
@@ -269,7 +211,7 @@ class _Transformed(torch.autograd.Function):
     """The product under torch.func's transforms and forward-mode AD, which do not see what register_autograd did."""
 
     @staticmethod
-    def forward(a: torch.Tensor, b: torch.Tensor, accuracy: str | None, out_dtype: torch.dtype | None) -> torch.Tensor:
+    def forward(a: Tensor, b: Tensor, accuracy: str | None, out_dtype: torch.dtype | None) -> Tensor:
         return matmul(a, b, accuracy=accuracy, out_dtype=out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
@@ -280,11 +222,11 @@ class _Transformed(torch.autograd.Function):
         ctx.out_dtype = output.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         return (*_backward(ctx, grad), None, None)
 
     @staticmethod
-    def jvp(ctx: Any, a_tangent: torch.Tensor | None, b_tangent: torch.Tensor | None, *_: None) -> torch.Tensor | None:
+    def jvp(ctx: Any, a_tangent: Tensor | None, b_tangent: Tensor | None, *_: None) -> Tensor | None:
         a, b = ctx.saved_tensors
         parts = []
         if a_tangent is not None:
@@ -295,14 +237,9 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[int | None, int | None, None, None],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        accuracy: str | None,
-        out_dtype: torch.dtype | None,
-    ) -> tuple[torch.Tensor, int]:
-        return as_one_batch(partial(product, accuracy=accuracy, out_dtype=out_dtype), in_dims[:2], a, b)
+        info: Any, in_dims: tuple[int | None, int | None, None, None], a: Tensor, b: Tensor, *options: Any
+    ) -> tuple[Tensor, int]:
+        return as_one_batch(lambda x, y: product(x, y, *options), in_dims[:2], a, b)
 
 
 class _PackedProduct(torch.autograd.Function):
@@ -310,20 +247,15 @@ class _PackedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        packed: PackedPair,
-        accuracy: str | None,
-        out_dtype: torch.dtype | None,
-    ) -> torch.Tensor:
+        ctx: Any, a: Tensor, b: Tensor, packed: PackedPair, accuracy: str | None, out_dtype: torch.dtype | None
+    ) -> Tensor:
         ctx.save_for_backward(b if ctx.needs_input_grad[0] else a)
         ctx.shape = (a if ctx.needs_input_grad[0] else b).shape
         ctx.accuracy = accuracy
         return multiply(a, b, numerics(accuracy, a.dtype), out_dtype, None, packed)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         (constant,) = ctx.saved_tensors
         other = constant.new_empty(()).expand(ctx.shape)
         a, b = (other, constant) if ctx.needs_input_grad[0] else (constant, other)

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 
-import torch
+from torch import Tensor
 
 from tilesmith.core.checks import product_shape
 
 
 def as_one_batch(
-    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    in_dims: tuple[int | None, int | None],
-    a: torch.Tensor,
-    b: torch.Tensor,
-) -> tuple[torch.Tensor, int]:
+    multiply: Callable[[Tensor, Tensor], Tensor], in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor
+) -> tuple[Tensor, int]:
     """One product for all that vmap maps over."""
     a_dim, b_dim = in_dims
     a_rank = a.dim() - (a_dim is not None)
@@ -24,7 +21,7 @@ def as_one_batch(
     # become matrices, and the other batch dimensions are filled up with ones.
     rank = max(a_rank, b_rank, 2)
 
-    def as_batch(x: torch.Tensor, dim: int | None, x_rank: int, vector_at: int) -> torch.Tensor:
+    def as_batch(x: Tensor, dim: int | None, x_rank: int, vector_at: int) -> Tensor:
         x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
         if x_rank == 1:
             x = x.unsqueeze(vector_at)

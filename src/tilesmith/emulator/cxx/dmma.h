@@ -6,11 +6,11 @@
 
 namespace tilesmith::emulator {
 
-constexpr int warp_lanes = 32;
+constexpr int lanes = 32;  // of a warp
 
 // sum += A B
-inline void dmma(double (&sum)[warp_lanes][4], const double (&a)[warp_lanes][8], const double (&b)[warp_lanes][4]) {
-  for (int lane = 0; lane < warp_lanes; ++lane)
+inline void dmma(double (&sum)[lanes][4], const double (&a)[lanes][8], const double (&b)[lanes][4]) {
+  for (int lane = 0; lane < lanes; ++lane)
     for (int h = 0; h < 2; ++h)
       for (int e = 0; e < 2; ++e) {
         const int row_lane = lane / 4 * 4, column_lane = (lane % 4 * 2 + e) * 4;

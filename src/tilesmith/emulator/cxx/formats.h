@@ -11,26 +11,17 @@ constexpr std::uint32_t float_nan = 0x7fffffff;
 constexpr std::uint16_t half_nan = 0x7fff;
 constexpr std::uint16_t bfloat16_nan = 0x7fff;
 
-inline std::uint32_t bits_of(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
+template <typename To, typename From>
+inline To same_bits(From from) {
+  To to;
+  static_assert(sizeof to == sizeof from);
+  std::memcpy(&to, &from, sizeof to);
+  return to;
 }
-inline std::uint64_t bits_of(double value) {
-  std::uint64_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-inline float float_of(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-inline double double_of(std::uint64_t bits) {
-  double value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+inline std::uint32_t bits_of(float value) { return same_bits<std::uint32_t>(value); }
+inline std::uint64_t bits_of(double value) { return same_bits<std::uint64_t>(value); }
+inline float float_of(std::uint32_t bits) { return same_bits<float>(bits); }
+inline double double_of(std::uint64_t bits) { return same_bits<double>(bits); }
 
 inline bool is_half_nan(std::uint16_t bits) { return (bits & 0x7fff) > 0x7c00; }
 

@@ -11,7 +11,7 @@ struct Index {
 };
 
 // Of the thread that runs, kept up to date by the scheduler.
-extern Index thread_index, block_index, grid_size, block_size;
+extern Index thread_index, block_index, grid_size;
 extern unsigned char* shared_window;  // where the address 0 of shared memory would be
 
 // Reads one of the above without a hook. It does not change as long as a thread looks at it.
@@ -39,9 +39,8 @@ void cluster_arrive();
 void cluster_wait();
 
 // What the lanes of a warp do together.
-enum class Shuffle { from, exclusive_or, up, down };
+enum class Shuffle { from, exclusive_or, up };
 std::uint64_t shuffle(std::uint64_t value, Shuffle how, int lane);
-std::uint32_t vote(bool value);  // a bit for each lane
 int warp_max(int value);
 bool elect();
 void set_registers(int registers, bool increases);

@@ -38,7 +38,6 @@ using Common = decltype(true ? A() : B());
 #define threadIdx ::tilesmith::emulator::own_index(::tilesmith::emulator::thread_index)
 #define blockIdx ::tilesmith::emulator::own_index(::tilesmith::emulator::block_index)
 #define gridDim ::tilesmith::emulator::own_index(::tilesmith::emulator::grid_size)
-#define blockDim ::tilesmith::emulator::own_index(::tilesmith::emulator::block_size)
 
 #define __syncthreads ::tilesmith::emulator::block_barrier
 #define __syncwarp ::tilesmith::emulator::warp_barrier
@@ -58,10 +57,6 @@ template <typename Value>
 TILESMITH_BUILT_IN_FUNCTION Value __shfl_up_sync(unsigned, Value value, int lanes) {
   return tilesmith::emulator::shuffled(value, tilesmith::emulator::Shuffle::up, lanes);
 }
-template <typename Value>
-TILESMITH_BUILT_IN_FUNCTION Value __shfl_down_sync(unsigned, Value value, int lanes) {
-  return tilesmith::emulator::shuffled(value, tilesmith::emulator::Shuffle::down, lanes);
-}
 
 TILESMITH_BUILT_IN_FUNCTION unsigned __float_as_uint(float x) { return tilesmith::emulator::bits_of(x); }
 TILESMITH_BUILT_IN_FUNCTION int __float_as_int(float x) { return static_cast<int>(tilesmith::emulator::bits_of(x)); }
@@ -71,9 +66,7 @@ TILESMITH_BUILT_IN_FUNCTION float __int_as_float(int x) {
 }
 TILESMITH_BUILT_IN_FUNCTION float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 TILESMITH_BUILT_IN_FUNCTION double __fma_rn(double x, double y, double z) { return __builtin_fma(x, y, z); }
-TILESMITH_BUILT_IN_FUNCTION float __double2float_rn(double x) { return static_cast<float>(x); }
 #define fmaxf __builtin_fmaxf
-#define fminf __builtin_fminf
 #define fabsf __builtin_fabsf
 #define erff __builtin_erff
 #define erf __builtin_erf

@@ -59,16 +59,11 @@ class Mode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return self.called(name_of(func), func, args, kwargs or {})
+        return self.called(str(func.overloadpacket.__name__), func, args, kwargs or {})
 
     def called(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the operation."""
+        """Calls the operation, of which this is the name without the overload."""
         return operation(*args, **kwargs)
-
-
-def name_of(operation: Any) -> str:
-    """An operation of ATen by its name without the overload."""
-    return str(operation.overloadpacket.__name__)
 
 
 class Products(Mode):

@@ -2,8 +2,6 @@
 handles through which the other process copies them at the speed of the GPU's memory."""
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -64,21 +62,15 @@ def _copied(x: Tensor, offer: _Offer) -> Tensor:
     handle, begin, length, offset = offer
     if length == 0:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
-    with _opened(handle) as base:
-        values = torch.as_tensor(_Bytes(base + begin, length), device="cuda").clone().view(x.dtype)
-        torch.cuda.synchronize()
-    return values.as_strided(x.shape, x.stride(), offset)
-
-
-@contextmanager
-def _opened(handle: bytes) -> Iterator[int]:
     torch.cuda.synchronize()  # there is a context from here on
     base = ctypes.c_uint64()
     _driver("cuIpcOpenMemHandle_v2", ctypes.byref(base), _Handle.from_buffer_copy(handle), _LAZY_PEER_ACCESS)
     try:
-        yield base.value
+        values = torch.as_tensor(_Bytes(base.value + begin, length), device="cuda").clone().view(x.dtype)
+        torch.cuda.synchronize()
     finally:
         _driver("cuIpcCloseMemHandle", base)
+    return values.as_strided(x.shape, x.stride(), offset)
 
 
 def _driver(function: str, *arguments: Any) -> None:

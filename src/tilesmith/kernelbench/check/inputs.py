@@ -6,7 +6,7 @@ values (labels, masks) stays as it is.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -41,16 +41,8 @@ def _normal(x: Tensor, secret: int) -> Tensor:
     return torch.erfinv(2 * u - 1) * math.sqrt(2)
 
 
-def _exponent(dtype: torch.dtype) -> int:
-    return _EXPONENT_OF_HALF if dtype == torch.float16 else _EXPONENT
-
-
-def _large(x: Tensor, secret: int, share: float) -> Tensor:
-    return _normal(x, secret) * 2.0 ** _exponent(x.dtype)
-
-
-def _few_terms(x: Tensor, secret: int, share: float) -> Tensor:
-    return _normal(x, secret) * (_uniform(x, secret + 1) < share)
+def _large(x: Tensor, secret: int) -> Tensor:
+    return _normal(x, secret) * 2.0 ** (_EXPONENT_OF_HALF if x.dtype == torch.float16 else _EXPONENT)
 
 
 # Kind -> an elementwise function of the values, the secret, and the share of values that "few terms" leaves.
@@ -58,8 +50,8 @@ KINDS: Final[dict[str, Callable[[Tensor, int, float], Tensor]]] = {
     "near": lambda x, secret, share: x.double() * (1 - _NEAR * _uniform(x, secret)),
     "normal": lambda x, secret, share: _normal(x, secret),
     "zeros and ones": lambda x, secret, share: (_uniform(x, secret) < 0.5).double(),
-    "large": _large,
-    "few terms": _few_terms,
+    "large": lambda x, secret, share: _large(x, secret),
+    "few terms": lambda x, secret, share: _normal(x, secret) * (_uniform(x, secret + 1) < share),
 }
 
 
@@ -89,11 +81,7 @@ def of_kind(kind: str, given: Values, secret: int, k: int) -> Values:
 
 def transposed(given: Values) -> Values:
     """The values as they are, each matrix stored by columns."""
-    return [_by_columns(x) if isinstance(x, Tensor) and x.dim() >= 2 else x for x in given]
-
-
-def _by_columns(x: Tensor) -> Tensor:
-    return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return [x.mT.contiguous().mT if isinstance(x, Tensor) and x.dim() >= 2 else x for x in given]
 
 
 def padded(given: Values) -> Values:
@@ -115,7 +103,7 @@ def smaller(given: Values) -> Values | None:
     tensors = [x for x in given if isinstance(x, Tensor)]
     if not tensors or len(tensors) < len(given) or not all(x.is_floating_point() for x in tensors):
         return None
-    return [_leading(x, [_smaller(size) for size in x.shape]) for x in tensors]
+    return [x[tuple(slice(_smaller(size)) for size in x.shape)].contiguous() for x in tensors]
 
 
 def _smaller(size: int) -> int:
@@ -124,7 +112,3 @@ def _smaller(size: int) -> int:
     [1, 1, 1, 11, 625, 2561]
     """
     return min(size, size * 5 // 8 | 1)
-
-
-def _leading(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    return x[tuple(slice(size) for size in sizes)].contiguous()

@@ -6,10 +6,9 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from tilesmith.kernelbench.check import official, sanitizer, strict, wire
+from tilesmith.kernelbench.check import official, sanitizer, strict
 from tilesmith.kernelbench.check.sandbox import DeadProcessError, Limits, Sandbox
 from tilesmith.kernelbench.check.session import FailedError, Session
 from tilesmith.kernelbench.check.verdict import Finding, Mode, Verdict
@@ -50,10 +49,8 @@ class Judge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reference.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._reference.__exit__(*error)
         self._temporary.cleanup()
 
     def __call__(
@@ -83,16 +80,13 @@ class Judge:
         if self._seed == seed:
             return
         init = str(self._reference.folder / "init.pt")
-        answer = self._ask_reference(problem=str(self.problem), device=self._device, seed=seed, init=init)
+        try:
+            answer = self._reference.ask("load", problem=str(self.problem), device=self._device, seed=seed, init=init)
+        except DeadProcessError as died:
+            raise ProblemError(f"{self.problem.name}: {died}") from None
         if "raised" in answer:
             raise ProblemError(f"{self.problem.name}: {answer['raised']}")
         self._seed = seed
-
-    def _ask_reference(self, **arguments: Any) -> wire.Message:
-        try:
-            return self._reference.ask("load", **arguments)
-        except DeadProcessError as died:
-            raise ProblemError(f"{self.problem.name}: {died}") from None
 
     def _build(self, session: Session, candidate: Path) -> Finding:
         session.say(f"building {candidate.name}")

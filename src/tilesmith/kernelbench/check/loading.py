@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class BadFileError(Exception):
@@ -36,24 +37,22 @@ def build(model: Any, arguments: list[Any], seed: int, device: str) -> Any:
 
 def on(device: str, values: list[Any]) -> list[Any]:
     """The tensors of a list on the device, with their strides and what lies in the gaps between their elements."""
-    return [_moved(x, device) if isinstance(x, torch.Tensor) else x for x in values]
+    return [
+        _relaid(_storage(x).to(device), x) if isinstance(x, Tensor) and x.device.type != device else x for x in values
+    ]
 
 
 def twins(values: list[Any]) -> list[Any]:
     """Copies of the tensors of a list, in memory of their own that is laid out in the same way."""
-    return [_relaid(_storage(x).clone(), x) if isinstance(x, torch.Tensor) else x for x in values]
+    return [_relaid(_storage(x).clone(), x) if isinstance(x, Tensor) else x for x in values]
 
 
-def _moved(x: torch.Tensor, device: str) -> torch.Tensor:
-    return x if x.device.type == device else _relaid(_storage(x).to(device), x)
-
-
-def _storage(x: torch.Tensor) -> torch.Tensor:
+def _storage(x: Tensor) -> Tensor:
     length = x.untyped_storage().nbytes() // x.element_size()
     return torch.as_strided(x.detach(), (length,), (1,), 0)
 
 
-def _relaid(storage: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _relaid(storage: Tensor, x: Tensor) -> Tensor:
     return storage.as_strided(x.shape, x.stride(), x.storage_offset())
 
 

@@ -28,15 +28,7 @@ def judge(session: Session) -> Verdict:
         try:
             session.make(seed=_SEED)
             work = session.ask_reference("work")
-            samples = session.call(
-                "time",
-                ("samples",),
-                problem=str(session.problem),
-                seed=session.parameters_seed,
-                inputs=str(session.inputs),
-                classes=["fp32"],
-                official=True,
-            )["samples"]
+            samples = session.time(["fp32"], official=True)["samples"]
             timed = speed.summarise(samples, work, "tf32", official=True)
         except (UnfitError, FailedError) as failed:
             findings.append(Finding("speed", None if isinstance(failed, UnfitError) else False, str(failed)))

@@ -99,11 +99,16 @@ class Reference:
     def compare(self) -> wire.Message:
         """Compares what was taken with what should have come of the last inputs: {"failed": why} for what is plainly
         wrong, {"unfit": why} if the reference has no answer either, or the error and its class."""
+        own = self._own()
         with torch.no_grad():
-            own: list[Any] = loading.leaves(self._model(*loading.twins(self._inputs)))
             if failed := self._plainly_wrong(own) or self._betrayed:
                 return {"failed": failed}
             return self._measured(self._results, own)
+
+    def _own(self) -> list[Any]:
+        """What the model itself makes of the last inputs."""
+        with torch.no_grad():
+            return loading.leaves(self._model(*loading.twins(self._inputs)))
 
     def _plainly_wrong(self, own: list[Any]) -> str | None:
         if len(self._results) != len(own):
@@ -175,9 +180,7 @@ class Reference:
 
     def allclose(self) -> wire.Message:
         """Compares what was taken as KernelBench does: shapes, then torch.allclose."""
-        with torch.no_grad():
-            own: list[Any] = loading.leaves(self._model(*loading.twins(self._inputs)))
-        results = self._results
+        results, own = self._results, self._own()
         if [x.shape for x in results] != [x.shape for x in own]:
             return {"failed": f"shapes {[tuple(x.shape) for x in results]} instead of {[tuple(x.shape) for x in own]}"}
         for result, right in zip(results, own, strict=True):
@@ -189,10 +192,9 @@ class Reference:
 
     def work(self) -> wire.Message:
         """What the model must do on the given inputs at least: operations of its products, and bytes."""
-        with torch.no_grad():
-            outputs: list[Any] = loading.leaves(self._model(*loading.twins(self._inputs)))
         read = [*(x for x in self._inputs if isinstance(x, Tensor)), *self._model.parameters()]
-        return {"flops": self._flops, "read": sum(x.nbytes for x in read), "written": sum(x.nbytes for x in outputs)}
+        written = sum(x.nbytes for x in self._own())
+        return {"flops": self._flops, "read": sum(x.nbytes for x in read), "written": written}
 
 
 def _exact_float32() -> None:

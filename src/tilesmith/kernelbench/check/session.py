@@ -66,6 +66,17 @@ class Session:
         if "unfit" in answer:
             raise UnfitError(answer["unfit"])
 
+    def time(self, classes: Sequence[str], *, official: bool) -> wire.Message:
+        """Times beside torch's models of these classes, on the inputs: "samples", and what was "changed" meanwhile."""
+        return self.call(
+            *("time", ("samples", "changed")),
+            problem=str(self.problem),
+            seed=self.parameters_seed,
+            inputs=str(self.inputs),
+            classes=list(classes),
+            official=official,
+        )
+
     def run(self, take: str) -> wire.Message:
         """Calls the candidate on the inputs. The reference then takes what came out, by its function of that name, into
         memory of its own; its answer."""

@@ -27,10 +27,11 @@ _float32_precision = timing.float32_precision
 
 def measure(models: Mapping[str, Any], given: list[Any], *, official: bool) -> dict[str, list[float]]:
     """Milliseconds of each round for the candidate and for torch's models, which are named by precision class."""
-    narrow = {name: _narrowed(given, dtype) for name, dtype in _NARROW.items() if name in models}
+    narrow = {}
     for name, dtype in _NARROW.items():
         if name in models:
             models[name].to(dtype)
+            narrow[name] = [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
     sets = {name: narrow.get(name, given) for name in models}
     competitors = {name: _call(model, name, sets[name]) for name, model in models.items()}
     with torch.no_grad():
@@ -57,10 +58,6 @@ def _in_turn(competitors: Mapping[str, Callable[[], object]], sets: list[list[An
         for name, times in _interleaved(competitors, rounds=1, warmups=0, seed=round_).items():
             samples[name] += times.samples
     return samples
-
-
-def _narrowed(given: list[Any], dtype: torch.dtype) -> list[Any]:
-    return [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
 
 
 def _call(model: Any, name: str, values: list[Any]) -> Callable[[], object]:

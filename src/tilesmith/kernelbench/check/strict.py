@@ -142,14 +142,12 @@ class _Strict:
             state = self._session.call("state", ("changed", "persisting_l2"))
         except FailedError as failed:
             return self._note(UNTOUCHED, False, str(failed))
-        self._judge_changed(state["changed"])
+        changed = state["changed"]
+        self._note(UNTOUCHED, not changed, f"replaced: {', '.join(changed[:8])}" if changed else "")
         if self._session.device == "cuda":
             left = state["persisting_l2"]
             self._note(L2_UNTOUCHED, left == 0, f"{left:+} bytes are set aside for persisting accesses" * bool(left))
         return None
-
-    def _judge_changed(self, changed: list[str]) -> None:
-        self._note(UNTOUCHED, not changed, f"replaced: {', '.join(changed[:8])}" if changed else "")
 
     def judge_precision(self) -> str | None:
         """The worst class of all inputs, which must be that of the results' type or the one that was asked for."""
@@ -172,14 +170,12 @@ class _Strict:
     def time(self, found: str | None) -> None:
         """Times beside torch, and whether they can be."""
         classes = ["fp32", *({found or "fp32"} & {"tf32", "fp16", "bf16"})]
-        session, inputs = self._session, str(self._session.inputs)
+        session = self._session
         session.say("timing it beside torch")
         try:
             session.make()
             work = session.ask_reference("work")
-            seed = session.parameters_seed
-            arguments = {"problem": str(session.problem), "seed": seed, "inputs": inputs, "classes": classes}
-            timed = session.call("time", ("samples", "changed"), **arguments, official=False)
+            timed = session.time(classes, official=False)
             pace_ms = self._pace_ms()
         except (UnfitError, FailedError) as failed:
             return self._note(POSSIBLE, None if isinstance(failed, UnfitError) else False, str(failed))

@@ -3,10 +3,7 @@
 import torch
 from torch import nn
 
-BATCH = 128
-M = 512
-K = 1024
-N = 2048
+BATCH, M, K, N = 128, 512, 1024, 2048
 
 
 class Model(nn.Module):

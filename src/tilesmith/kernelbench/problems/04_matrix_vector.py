@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-M = 2048
-K = 1048576
+M, K = 2048, 1048576
 
 
 class Model(nn.Module):

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-M = 65536
-N = 16384
+M, N = 65536, 16384
 
 
 class Model(nn.Module):

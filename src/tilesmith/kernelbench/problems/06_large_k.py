@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-M = 256
-K = 524288
-N = 256
+M, K, N = 256, 524288, 256
 
 
 class Model(nn.Module):

@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-M = 32768
-K = 64
-N = 32768
+M, K, N = 32768, 64, 32768
 
 
 class Model(nn.Module):

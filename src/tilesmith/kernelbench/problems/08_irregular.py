@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-M = 8205
-K = 2949
-N = 5921
+M, K, N = 8205, 2949, 5921
 
 
 class Model(nn.Module):

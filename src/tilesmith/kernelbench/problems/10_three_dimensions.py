@@ -3,10 +3,7 @@
 import torch
 from torch import nn
 
-BATCH = 16
-M = 1024
-K = 2048
-N = 768
+BATCH, M, K, N = 16, 1024, 2048, 768
 
 
 class Model(nn.Module):

@@ -3,11 +3,7 @@
 import torch
 from torch import nn
 
-BATCH = 8
-HEIGHT = 256
-WIDTH = 512
-K = 256
-N = 768
+BATCH, HEIGHT, WIDTH, K, N = 8, 256, 512, 256, 768
 
 
 class Model(nn.Module):

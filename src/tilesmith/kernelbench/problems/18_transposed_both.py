@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-M = 2048
-K = 8192
-N = 4096
+M, K, N = 2048, 8192, 4096
 
 
 class Model(nn.Module):

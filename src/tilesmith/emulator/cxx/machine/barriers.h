@@ -133,12 +133,8 @@ void phase_arrive(const void* barrier, unsigned expected_bytes) {
 
 void phase_arrive_remote(const void* barrier, unsigned rank) {
   const Site site = __builtin_return_address(0);
-  if (rank >= machine.blocks.size())
-    fault(site, text("arrives in block %u of a cluster of %zu", rank, machine.blocks.size()));
-  Block& block = machine.blocks[rank];
-  if (block.live == 0)
-    fault(site, text("arrives at an mbarrier of block %u of the cluster, which has ended", rank));
-  arrive_at(block, address_of(*machine.current->block, barrier), 0, site);
+  arrive_at(block_of_cluster(site, rank, "arrives at an mbarrier of"), address_of(*machine.current->block, barrier), 0,
+            site);
   maybe_yield();
 }
 

@@ -3,36 +3,22 @@
 
 #include <algorithm>
 
-#include "dmma.h"
 #include "fragments.h"
 #include "machine/memory.h"
 #include "machine/scheduler.h"
 
 namespace tilesmith::emulator {
 
-constexpr const char* names_of_together[] = {"__syncwarp", "a shuffle",           "a vote",  "redux.sync", "elect.sync",
-                                             "setmaxnreg", "mma.sync of doubles", "stmatrix"};
-
 inline void shuffle_all(Warp& warp) {
   for (int lane = 0; lane < lanes; ++lane) {
     const Contribution& own = warp.first[lane].own;
-    int from = own.argument;
+    int from = own.argument % lanes;
     if (own.how == Shuffle::exclusive_or)
       from = lane ^ own.argument;
     else if (own.how == Shuffle::up)
       from = lane - own.argument;
-    else if (own.how == Shuffle::down)
-      from = lane + own.argument;
-    if (own.how == Shuffle::from)
-      from %= lanes;
     warp.first[lane].result = warp.first[from < 0 || from >= lanes ? lane : from].own.value;
   }
-}
-
-inline void vote_all(Warp& warp) {
-  std::uint32_t votes = 0;
-  for (int lane = 0; lane < lanes; ++lane) votes |= static_cast<std::uint32_t>(warp.first[lane].own.value != 0) << lane;
-  for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = votes;
 }
 
 inline void maximum_of_all(Warp& warp) {
@@ -103,32 +89,18 @@ inline void store_all_matrices(Warp& warp) {
       }
 }
 
+inline void elect_first(Warp& warp) {
+  for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = lane == 0;
+}
+
+constexpr Together warp_barriers = {"__syncwarp", [](Warp&) {}}, shuffles = {"a shuffle", shuffle_all},
+                   maxima = {"redux.sync", maximum_of_all}, elections = {"elect.sync", elect_first},
+                   register_counts = {"setmaxnreg", take_registers},
+                   products_of_doubles = {"mma.sync of doubles", multiply_doubles},
+                   matrix_stores = {"stmatrix", store_all_matrices};
+
 inline void finish_together(Warp& warp) {
-  switch (warp.what) {
-    case Together::barrier:
-      break;
-    case Together::shuffle:
-      shuffle_all(warp);
-      break;
-    case Together::vote:
-      vote_all(warp);
-      break;
-    case Together::maximum:
-      maximum_of_all(warp);
-      break;
-    case Together::elect:
-      for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = lane == 0;
-      break;
-    case Together::registers:
-      take_registers(warp);
-      break;
-    case Together::dmma:
-      multiply_doubles(warp);
-      break;
-    case Together::store_matrices:
-      store_all_matrices(warp);
-      break;
-  }
+  warp.what->finish(warp);
   warp.arrived = 0;
   for (int lane = 0; lane < lanes; ++lane)
     if (warp.first[lane].wait.kind == Wait::Kind::warp)
@@ -136,16 +108,14 @@ inline void finish_together(Warp& warp) {
 }
 
 // This lane's part of what all lanes do. They go on when all have come.
-inline void together(Together what, Site site) {
+inline void together(const Together& what, Site site) {
   Fiber& self = *machine.current;
   Warp& warp = *self.warp;
-  if (warp.arrived && warp.what != what)
-    fault(site, text("%s, while other lanes of the warp are at %s: they have diverged",
-                     names_of_together[static_cast<int>(what)], names_of_together[static_cast<int>(warp.what)]));
-  if (what != Together::barrier && warp.live < lanes)
-    fault(site, text("%s of all lanes of a warp, of which %d have ended", names_of_together[static_cast<int>(what)],
-                     lanes - warp.live));
-  warp.what = what;
+  if (warp.arrived && warp.what != &what)
+    fault(site, text("%s, while other lanes of the warp are at %s: they have diverged", what.name, warp.what->name));
+  if (&what != &warp_barriers && warp.live < lanes)
+    fault(site, text("%s of all lanes of a warp, of which %d have ended", what.name, lanes - warp.live));
+  warp.what = &what;
   self.own.site = site;
   if (++warp.arrived < warp.live) {
     wait_for({Wait::Kind::warp, site, 0, nullptr, 0});
@@ -155,35 +125,27 @@ inline void together(Together what, Site site) {
   maybe_yield();
 }
 
-void warp_barrier() { together(Together::barrier, __builtin_return_address(0)); }
+void warp_barrier() { together(warp_barriers, __builtin_return_address(0)); }
 
 std::uint64_t shuffle(std::uint64_t value, Shuffle how, int lane) {
-  Contribution& own = machine.current->own;
-  own.value = value;
-  own.how = how;
-  own.argument = lane;
-  Fiber& self = *machine.current;
-  together(Together::shuffle, __builtin_return_address(0));
-  return self.result;
-}
-
-std::uint32_t vote(bool value) {
   Fiber& self = *machine.current;
   self.own.value = value;
-  together(Together::vote, __builtin_return_address(0));
-  return static_cast<std::uint32_t>(self.result);
+  self.own.how = how;
+  self.own.argument = lane;
+  together(shuffles, __builtin_return_address(0));
+  return self.result;
 }
 
 int warp_max(int value) {
   Fiber& self = *machine.current;
   self.own.value = static_cast<std::uint32_t>(value);
-  together(Together::maximum, __builtin_return_address(0));
+  together(maxima, __builtin_return_address(0));
   return static_cast<int>(self.result);
 }
 
 bool elect() {
   Fiber& self = *machine.current;
-  together(Together::elect, __builtin_return_address(0));
+  together(elections, __builtin_return_address(0));
   return self.result != 0;
 }
 
@@ -191,7 +153,7 @@ void set_registers(int registers, bool increases) {
   Contribution& own = machine.current->own;
   own.argument = registers;
   own.value = increases;
-  together(Together::registers, __builtin_return_address(0));
+  together(register_counts, __builtin_return_address(0));
 }
 
 DoubleSums dmma(double s0, double s1, double s2, double s3, double a0, double a1, double a2, double a3, double a4,
@@ -199,7 +161,7 @@ DoubleSums dmma(double s0, double s1, double s2, double s3, double a0, double a1
   Fiber& self = *machine.current;
   const double values[] = {s0, s1, s2, s3, a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3};
   std::copy_n(values, 16, self.own.doubles);
-  together(Together::dmma, __builtin_return_address(0));
+  together(products_of_doubles, __builtin_return_address(0));
   return self.sums;
 }
 
@@ -209,7 +171,7 @@ void store_matrices(unsigned address, const unsigned* registers, int matrices, b
   own.address = address;
   own.argument = matrices;
   own.value = transposed;
-  together(Together::store_matrices, __builtin_return_address(0));
+  together(matrix_stores, __builtin_return_address(0));
 }
 
 // Those who have left the kernel are not waited for.

@@ -23,7 +23,7 @@ void copy_start(unsigned to, const void* from, int bytes, int valid) {
   if (address % size)
     misaligned(site, Access::read, address, size);
   if (valid > 0)
-    check_global(self, site, Access::read, address, static_cast<std::uint64_t>(valid));
+    check_global(site, Access::read, address, static_cast<std::uint64_t>(valid));
   begin_flight(*self.block, site, to, static_cast<unsigned>(bytes));
   self.copies.push_back({to, static_cast<const unsigned char*>(from), bytes, valid, self.copy_groups});
   if (one_in(4)) {

@@ -12,8 +12,7 @@ inline std::string waits_for(const Fiber& fiber) {
     case Wait::Kind::nothing:
       return "nothing";
     case Wait::Kind::warp:
-      return text("%d of %d lanes are at %s", fiber.warp->arrived, fiber.warp->live,
-                  names_of_together[static_cast<int>(fiber.warp->what)]);
+      return text("%d of %d lanes are at %s", fiber.warp->arrived, fiber.warp->live, fiber.warp->what->name);
     case Wait::Kind::warpgroup:
       return "the other threads of the warpgroup, to wait for products";
     case Wait::Kind::barrier: {

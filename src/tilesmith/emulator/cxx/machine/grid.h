@@ -179,17 +179,15 @@ inline void* serve(void* data) {
   own.window = find_window();
   own.host = pthread_self();
   sem_post(&machine.ready);
+  sem_wait(&own.token);
   if (own.rank == 0) {
-    sem_wait(&own.token);
     run_clusters();
     machine.is_stopping = true;
     for (Block& block : machine.blocks)
       if (block.rank > 0)
         sem_post(&block.token);
-  } else {
-    sem_wait(&own.token);
-    if (!machine.is_stopping)
-      run_on_host(own);
+  } else if (!machine.is_stopping) {
+    run_on_host(own);
   }
   return nullptr;
 }
@@ -208,7 +206,6 @@ extern "C" int tilesmith_launch(const tilesmith::emulator::Launch* launch) {
   has_products = launch->has_products != 0;
   machine.random_state = launch->seed * 2 + 0x9e3779b97f4a7c15ull;
   grid_size = {launch->grid[0], launch->grid[1], launch->grid[2]};
-  block_size = {launch->threads, 1, 1};
   if (!are_counts_right(*launch)) {
     keep_error("the launch has no whole warps, or no whole clusters");
   } else {

@@ -16,46 +16,45 @@ constexpr unsigned alignment_of(unsigned bytes) {
 #endif
 }
 
-#define TILESMITH_HOOK(name, bytes, access)                                                                            \
-  extern "C" void __tsan_##name(void* address) {                                                                       \
-    const auto at = reinterpret_cast<std::uintptr_t>(address);                                                         \
-    if (at % alignment_of(bytes))                                                                                      \
-      tilesmith::emulator::misaligned(__builtin_return_address(0), access, at, bytes);                                 \
-    tilesmith::emulator::check(__builtin_return_address(0), access, at, bytes);                                        \
-  }                                                                                                                    \
-  extern "C" void __tsan_unaligned_##name(void* address) {                                                             \
-    tilesmith::emulator::check(__builtin_return_address(0), access, reinterpret_cast<std::uintptr_t>(address), bytes); \
+inline void check(const void* site, Access access, const void* address, unsigned long bytes) {
+  tilesmith::emulator::check(site, access, reinterpret_cast<std::uintptr_t>(address), bytes);
+}
+
+#define TILESMITH_HOOK(name, bytes, access)                                            \
+  extern "C" void __tsan_##name##bytes(void* address) {                                \
+    const auto at = reinterpret_cast<std::uintptr_t>(address);                         \
+    if (at % alignment_of(bytes))                                                      \
+      tilesmith::emulator::misaligned(__builtin_return_address(0), access, at, bytes); \
+    check(__builtin_return_address(0), access, address, bytes);                        \
+  }                                                                                    \
+  extern "C" void __tsan_unaligned_##name##bytes(void* address) {                      \
+    check(__builtin_return_address(0), access, address, bytes);                        \
   }
-TILESMITH_HOOK(read1, 1, Access::read)
-TILESMITH_HOOK(read2, 2, Access::read)
-TILESMITH_HOOK(read4, 4, Access::read)
-TILESMITH_HOOK(read8, 8, Access::read)
-TILESMITH_HOOK(read16, 16, Access::read)
-TILESMITH_HOOK(write1, 1, Access::write)
-TILESMITH_HOOK(write2, 2, Access::write)
-TILESMITH_HOOK(write4, 4, Access::write)
-TILESMITH_HOOK(write8, 8, Access::write)
-TILESMITH_HOOK(write16, 16, Access::write)
+#define TILESMITH_HOOKS(bytes)              \
+  TILESMITH_HOOK(read, bytes, Access::read) \
+  TILESMITH_HOOK(write, bytes, Access::write)
+TILESMITH_HOOKS(1)
+TILESMITH_HOOKS(2)
+TILESMITH_HOOKS(4)
+TILESMITH_HOOKS(8)
+TILESMITH_HOOKS(16)
 
 extern "C" void __tsan_read_range(void* address, unsigned long bytes) {
-  tilesmith::emulator::check(__builtin_return_address(0), Access::read, reinterpret_cast<std::uintptr_t>(address),
-                             bytes);
+  check(__builtin_return_address(0), Access::read, address, bytes);
 }
 extern "C" void __tsan_write_range(void* address, unsigned long bytes) {
-  tilesmith::emulator::check(__builtin_return_address(0), Access::write, reinterpret_cast<std::uintptr_t>(address),
-                             bytes);
+  check(__builtin_return_address(0), Access::write, address, bytes);
 }
 extern "C" void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
-  const void* site = __builtin_return_address(0);
-  tilesmith::emulator::check(site, Access::read, reinterpret_cast<std::uintptr_t>(from), bytes);
-  tilesmith::emulator::check(site, Access::write, reinterpret_cast<std::uintptr_t>(to), bytes);
+  check(__builtin_return_address(0), Access::read, from, bytes);
+  check(__builtin_return_address(0), Access::write, to, bytes);
   return std::memmove(to, from, bytes);
 }
 extern "C" void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
   return __tsan_memcpy(to, from, bytes);
 }
 extern "C" void* __tsan_memset(void* to, int value, unsigned long bytes) {
-  tilesmith::emulator::check(__builtin_return_address(0), Access::write, reinterpret_cast<std::uintptr_t>(to), bytes);
+  check(__builtin_return_address(0), Access::write, to, bytes);
   return std::memset(to, value, bytes);
 }
 extern "C" void __tsan_init() {}

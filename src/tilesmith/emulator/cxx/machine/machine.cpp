@@ -5,7 +5,7 @@
 namespace tilesmith::emulator {
 
 Machine machine;
-Index thread_index, block_index, grid_size, block_size;
+Index thread_index, block_index, grid_size;
 unsigned char* shared_window;
 std::uintptr_t stack_begin, window_begin;
 bool has_products;

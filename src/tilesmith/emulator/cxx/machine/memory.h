@@ -15,16 +15,9 @@ enum class Access { read, write };
 inline const char* verb(Access access) { return access == Access::read ? "reads" : "writes"; }
 
 inline const char* name_of(ByteState state) {
-  switch (state) {
-    case ByteState::uninitialised:
-      return "that nobody has written";
-    case ByteState::in_flight:
-      return "that an asynchronous copy has not delivered yet";
-    case ByteState::barrier:
-      return "that are an mbarrier";
-    default:
-      return "";
-  }
+  constexpr const char* names[] = {"that nobody has written", "", "that an asynchronous copy has not delivered yet",
+                                   "that are an mbarrier"};
+  return names[static_cast<int>(state)];
 }
 
 [[noreturn, gnu::noinline]] inline void fault_at(Site site, Access access, unsigned address, std::uint64_t bytes,
@@ -59,8 +52,7 @@ constexpr std::uint64_t least_part_of_vector = 16;
 #endif
 
 // Of an aligned vector of 16 bytes that is read, some bytes may be outside: a GPU's memory comes in such vectors.
-[[gnu::noinline]] inline void check_global(const Fiber& fiber, Site site, Access access, std::uintptr_t address,
-                                           std::uint64_t bytes) {
+[[gnu::noinline]] inline void check_global(Site site, Access access, std::uintptr_t address, std::uint64_t bytes) {
   const Launch& launch = *machine.launch;
   for (std::uint32_t i = 0; i < launch.buffer_count; ++i) {
     const Buffer& buffer = launch.buffers[i];
@@ -70,19 +62,17 @@ constexpr std::uint64_t least_part_of_vector = 16;
     const bool is_inside = is_vector ? vector + 16 > begin && vector < end : address >= begin && address + bytes <= end;
     if (!is_inside)
       continue;
-    if (launch.awaits_predecessor && !fiber.has_awaited_predecessors)
-      fault(fiber, site, text("%s %s before it waits for the launches before its own", verb(access), buffer.name));
+    if (launch.awaits_predecessor && !machine.current->has_awaited_predecessors)
+      fault(site, text("%s %s before it waits for the launches before its own", verb(access), buffer.name));
     return;
   }
   const std::uintptr_t past_window = address - window_begin - machine.window_bytes;
   if (past_window < machine.window_bytes)
-    fault(fiber, site,
-          text("%s %lu bytes of shared memory, %lu past the end of the block's %lu", verb(access),
-               static_cast<unsigned long>(bytes), static_cast<unsigned long>(past_window),
-               static_cast<unsigned long>(machine.window_bytes)));
-  fault(fiber, site,
-        text("%s %lu bytes of global memory ", verb(access), static_cast<unsigned long>(bytes)) +
-            place_among_buffers(address, bytes));
+    fault(site, text("%s %lu bytes of shared memory, %lu past the end of the block's %lu", verb(access),
+                     static_cast<unsigned long>(bytes), static_cast<unsigned long>(past_window),
+                     static_cast<unsigned long>(machine.window_bytes)));
+  fault(site, text("%s %lu bytes of global memory ", verb(access), static_cast<unsigned long>(bytes)) +
+                  place_among_buffers(address, bytes));
 }
 
 inline void check_window(Site site, Access access, std::uint64_t address, std::uint64_t bytes) {
@@ -170,7 +160,7 @@ inline void check_registers(Fiber& fiber, Site site, Access access, std::uintptr
   const auto* parameters = static_cast<const unsigned char*>(machine.launch->parameters);
   if (access == Access::read && at >= parameters && at + bytes <= parameters + machine.launch->parameter_bytes)
     return;
-  check_global(*machine.current, site, access, address, bytes);
+  check_global(site, access, address, bytes);
 }
 
 inline void check(Site site, Access access, std::uintptr_t address, std::uint64_t bytes) {
@@ -202,16 +192,21 @@ inline void check(Site site, Access access, std::uintptr_t address, std::uint64_
   fault(site, text("%s %u bytes %s at an address that is not a multiple of %u", verb(access), bytes, where, bytes));
 }
 
+// Another block of the cluster, which must still run.
+inline Block& block_of_cluster(Site site, unsigned rank, const char* what) {
+  if (rank >= machine.blocks.size())
+    fault(site, text("%s block %u of a cluster of %zu", what, rank, machine.blocks.size()));
+  if (machine.blocks[rank].live == 0)
+    fault(site, text("%s block %u of the cluster, which has ended", what, rank));
+  return machine.blocks[rank];
+}
+
 std::uint64_t load_remote(const void* address, unsigned rank) {
   const Site site = __builtin_return_address(0);
   const auto offset =
       static_cast<std::uint64_t>(static_cast<const unsigned char*>(address) - machine.current->block->window);
   check_window(site, Access::read, offset, 8);
-  if (rank >= machine.blocks.size())
-    fault(site, text("reads shared memory of block %u of a cluster of %zu", rank, machine.blocks.size()));
-  Block& block = machine.blocks[rank];
-  if (block.live == 0)
-    fault(site, text("reads shared memory of block %u of the cluster, which has ended", rank));
+  Block& block = block_of_cluster(site, rank, "reads shared memory of");
   check_shared_read(block, site, static_cast<unsigned>(offset), 8);
   std::uint64_t value;
   std::memcpy(&value, block.window + offset, sizeof value);

@@ -35,20 +35,19 @@ inline void multiply(Warpgroup& group, Product& product) {
     gather(a, MatrixDescriptor::of(product.a_descriptor), major_of(product.shape.a_mn_major), wgmma_rows, window, 0,
            end);
   gather(b, MatrixDescriptor::of(product.b_descriptor), major_of(product.shape.b_mn_major), n, window, 0, end);
-  for (int thread = 0; thread < warpgroup_threads; ++thread)
-    for (int i = 0; i < n / 2; ++i) {
-      const Place place = wgmma_sum_place(thread, i);
-      sum[place.row * n + place.column] = product.sums[thread][i];
-    }
+  const auto visit_sums = [&](auto visit) {
+    for (int thread = 0; thread < warpgroup_threads; ++thread)
+      for (int i = 0; i < n / 2; ++i) {
+        const Place place = wgmma_sum_place(thread, i);
+        visit(sum[place.row * n + place.column], product.sums[thread][i]);
+      }
+  };
+  visit_sums([](float& element, float in_register) { element = in_register; });
   if (product.shape.is_bfloat16)
     multiply_add<Format::bfloat16>(sum, a, b, n, product.accumulate);
   else
     multiply_add<Format::half>(sum, a, b, n, product.accumulate);
-  for (int thread = 0; thread < warpgroup_threads; ++thread)
-    for (int i = 0; i < n / 2; ++i) {
-      const Place place = wgmma_sum_place(thread, i);
-      product.sums[thread][i] = sum[place.row * n + place.column];
-    }
+  visit_sums([](float element, float& in_register) { in_register = element; });
   product.is_done = true;
 }
 
@@ -110,12 +109,7 @@ void product(float* sum, const unsigned* a, std::uint64_t a_descriptor, std::uin
   if (a)
     hold(self, site, a, 16, false, number);
   if (which == group.products.size()) {
-    Product fresh = {};
-    fresh.a_descriptor = a_descriptor;
-    fresh.b_descriptor = b_descriptor;
-    fresh.accumulate = accumulate;
-    fresh.shape = shape;
-    fresh.site = site;
+    const Product fresh = {a_descriptor, b_descriptor, accumulate, shape, site};
     if (!a)
       check_descriptor(site, a_descriptor, shape.a_mn_major);
     check_descriptor(site, b_descriptor, shape.b_mn_major);

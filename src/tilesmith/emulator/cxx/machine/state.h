@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "dmma.h"
 #include "fragments.h"
 #include "interface.h"
 #include "machine/launch.h"
@@ -19,8 +20,6 @@
 #include "machine/written_registers.h"
 
 namespace tilesmith::emulator {
-
-constexpr int lanes = 32;
 
 using Site = const void*;  // an address in the kernel's code: who did it
 
@@ -49,8 +48,11 @@ struct Wait {
   unsigned parity = 0;
 };
 
-// What the lanes of a warp do together.
-enum class Together { barrier, shuffle, vote, maximum, elect, registers, dmma, store_matrices };
+// What the lanes of a warp do together, and how the last one of them does it for all.
+struct Together {
+  const char* name;
+  void (*finish)(Warp& warp);
+};
 
 struct Contribution {
   std::uint64_t value;
@@ -110,20 +112,20 @@ struct Warp {
   Fiber* first;
   int live;
   int arrived;
-  Together what;
+  const Together* what;
   int registers;  // 0 as long as it has those of its launch
 };
 
 // A tensor-core product of a warpgroup that is under way.
 struct Product {
-  float* sums[warpgroup_threads];
-  const unsigned* a[warpgroup_threads];  // if A is in registers
   std::uint64_t a_descriptor, b_descriptor;
   bool accumulate;
   ProductShape shape;
-  int issued;
-  bool is_done;
   Site site;
+  int issued = 0;
+  bool is_done = false;
+  float* sums[warpgroup_threads] = {};
+  const unsigned* a[warpgroup_threads] = {};  // if A is in registers
 };
 
 struct Warpgroup {

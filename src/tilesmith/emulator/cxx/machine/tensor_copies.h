@@ -30,7 +30,7 @@ inline std::vector<BoxPiece> checked_box(Site site, Access global_access, const 
   std::vector<BoxPiece> pieces;
   visit_box(tensor, at, shared_address, [&](const BoxPiece& piece) {
     if (piece.count)
-      check_global(*machine.current, site, global_access, piece.global_address + piece.first, piece.count);
+      check_global(site, global_access, piece.global_address + piece.first, piece.count);
     pieces.push_back(piece);
   });
   return pieces;

@@ -19,22 +19,16 @@ __device__ __forceinline__ void registers_increase() {
   emulator::set_registers(registers, true);
 }
 
-__device__ __forceinline__ void store_matrices(unsigned address, unsigned x0, unsigned x1, unsigned x2, unsigned x3) {
-  const unsigned registers[] = {x0, x1, x2, x3};
-  emulator::store_matrices(address, registers, 4, false);
+// Four matrices, or two: a register each.
+template <typename... Registers>
+__device__ __forceinline__ void store_matrices(unsigned address, Registers... registers) {
+  const unsigned all[] = {registers...};
+  emulator::store_matrices(address, all, sizeof...(registers), false);
 }
-__device__ __forceinline__ void store_matrices(unsigned address, unsigned x0, unsigned x1) {
-  const unsigned registers[] = {x0, x1};
-  emulator::store_matrices(address, registers, 2, false);
-}
-__device__ __forceinline__ void store_matrices_transposed(unsigned address, unsigned x0, unsigned x1, unsigned x2,
-                                                          unsigned x3) {
-  const unsigned registers[] = {x0, x1, x2, x3};
-  emulator::store_matrices(address, registers, 4, true);
-}
-__device__ __forceinline__ void store_matrices_transposed(unsigned address, unsigned x0, unsigned x1) {
-  const unsigned registers[] = {x0, x1};
-  emulator::store_matrices(address, registers, 2, true);
+template <typename... Registers>
+__device__ __forceinline__ void store_matrices_transposed(unsigned address, Registers... registers) {
+  const unsigned all[] = {registers...};
+  emulator::store_matrices(address, all, sizeof...(registers), true);
 }
 
 }  // namespace tilesmith::ptx
