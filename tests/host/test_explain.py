@@ -313,8 +313,8 @@ def test_without_a_gpu_it_is_an_h200_and_says_so(monkeypatch: pytest.MonkeyPatch
 
 def test_with_a_gpu_it_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     here = dataclasses.replace(A100, name="Some GPU", sm_count=10)
-    properties = SimpleNamespace(name="Some GPU", multi_processor_count=10, clock_rate=1_000_000)
-    vars(properties).update(memory_clock_rate=1_000_000, memory_bus_width=512, L2_cache_size=2**20)
+    rates = {"clock_rate": 1_000_000, "memory_clock_rate": 1_000_000, "memory_bus_width": 512}
+    properties = SimpleNamespace(name="Some GPU", multi_processor_count=10, L2_cache_size=2**20, **rates)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -110,8 +110,8 @@ def test_out_dtype_keeps_the_wider_sum(dtype: torch.dtype) -> None:
     assert residual is not None
     wide = [t.float() for t in given(x, weight, bias, residual)]
     for some_bias in (bias, wide[2]):
-        options = {"residual": residual.float(), "out_dtype": torch.float32}
-        result = tilesmith.linear(x, weight, some_bias, activation="gelu", **options)  # type: ignore[arg-type]
+        wider = residual.float()
+        result = tilesmith.linear(x, weight, some_bias, activation="gelu", residual=wider, out_dtype=torch.float32)
         assert result.dtype == torch.float32
         assert torch.equal(result, by_torch(*wide, activation="gelu"))
 
