@@ -1,11 +1,10 @@
-"""`tilesmith build`, with a catalogue of a few kernels."""
+"""`tilesmith build`, for one product."""
 
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,35 +12,31 @@ import torch
 from click.testing import CliRunner, Result
 
 from tilesmith.cli import INTERRUPTED, main
-from tilesmith.core.device import Device, named
+from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel
 from tilesmith.core.problem import Problem
-from tilesmith.planner import catalogue, choose
+from tilesmith.planner import choose
 from tilesmith.runtime import archive, cache, compiler, cubins, source
 
 ARCH = "sm_90a"
 
 
-def kernels(device: Device) -> Iterable[Kernel]:
-    """Those of a bfloat16 product on Hopper: one realigns the operands, one multiplies."""
-    if device.arch == ARCH:
-        a, b = (torch.empty(63, 63, dtype=torch.bfloat16, device="meta") for _ in "ab")
-        for launch in choose(Problem.of(a, b), named("h200")).launches:
-            yield launch.kernel
+PRODUCT = ("--shape", "63x63x63", "--dtype", "bfloat16")  # one kernel realigns the operands, one multiplies
 
 
 @pytest.fixture(autouse=True)
-def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "kernels", kernels)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 def build(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["build", *arguments])
+    return CliRunner().invoke(main, ["build", *PRODUCT, *arguments])
 
 
 def expected() -> dict[Kernel, bytes]:
-    return {kernel: source.render(kernel).encode() for kernel in kernels(named("h200"))}
+    a, b = (torch.empty(63, 63, dtype=torch.bfloat16, device="meta") for _ in "ab")
+    launches = choose(Problem.of(a, b), named("h200")).launches
+    return {launch.kernel: source.render(launch.kernel).encode() for launch in launches}
 
 
 def stand_in(text: str, arch: str) -> bytes:
@@ -77,27 +72,23 @@ def test_a_build_writes_what_nvrtc_compiles_and_says_what(tmp_path: Path) -> Non
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_an_architecture_without_a_catalogue_is_named() -> None:
-    result = build("--arch", "sm_75")
+def test_a_build_of_nothing_asks_for_products() -> None:
+    result = CliRunner().invoke(main, ["build"])
     assert result.exit_code == 2
-    assert "no catalogue of kernels for sm_75" in result.stderr
+    assert "--suite or --shape" in result.stderr
 
 
 def test_an_interrupted_build_leaves_no_archive(own_cache: Path, tmp_path: Path) -> None:
     script = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_build_cli import kernels
+import time
 from tilesmith.cli import main
-from tilesmith.planner import catalogue
 from tilesmith.runtime import compiler
-catalogue.kernels = kernels
 def slow(*_):
     print("compiling", flush=True)
     time.sleep(1)
     return b"cubin", ""
 compiler._compile = slow
-main(["build", "--arch", "{ARCH}", "--jobs", "1"])
+main(["build", *{PRODUCT!r}, "--arch", "{ARCH}", "--jobs", "1"])
 """
     building = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert building.stdout is not None

@@ -328,8 +328,8 @@ def test_only_operands_with_odd_lines_are_realigned_and_all_by_one_launch(
         if copied:
             assert entries(plan)[0] == "realign"
             sources = [each.buffer for each in addresses_of(plan.launches[0]) if each.buffer != "workspace"]
-            assert sources == (copied[::-1] if is_swapped(plan) else copied)
-            assert len(parameters_of(plan.launches[0], realign.Parameters).copies) == len(copied)
+            assert sources == 2 // len(copied) * (copied[::-1] if is_swapped(plan) else copied)
+            assert len({*parameters_of(plan.launches[0], realign.Parameters).copies}) == len(copied)
         order = ["b", "a"] if is_swapped(plan) else ["a", "b"]
         expected = ["workspace" if each in copied else each for each in order]
         assert [each.buffer for each in maps_of(plan.product)[:2]] == expected
@@ -405,7 +405,7 @@ def test_out_is_stored_as_its_strides_allow(out: torch.Tensor, by_tma: bool, alo
     plan = planned(problem, hopper.Configuration(64, 32 if n > 1 else 8))
     c = constants(plan)
     store = Store.BOXES if by_tma else Store.LINES
-    assert (c.out_store, c.out_along_m, c.out_is_partial) == (store, along_m, is_partial)
+    assert (c.out_store, c.out_along_m, parameters(plan).out_is_partial) == (store, along_m, is_partial)
     assert len(maps_of(plan.product)) == (3 if by_tma else 2)
     assert [each.buffer for each in addresses_of(plan.product)] == ([] if by_tma else ["out"])
     assert entries(plan) == (["gemm", "split_k_reduce"] if is_partial else ["gemm"])
@@ -444,7 +444,8 @@ def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:
         raster_group=0,
         column_group=6,
     )
-    assert p.out_batch_stride == p.batch_size == p.a_moves == p.b_moves == (0, 0, 0)
+    assert p.out_batch_stride == p.a_moves == p.b_moves == (0, 0, 0)
+    assert p.batch_size == (1, 1, 1)
     assert plan.product.grid == (2 * 2 * 6, 1, 1)
     assert addresses_of(plan.product) == [Address("out")]
     assert maps_of(plan.product) == [p.a, p.b]
@@ -467,7 +468,7 @@ def test_a_batch_is_walked_fastest_first_and_shared_operands_stay() -> None:
     assert (p.a_moves, p.b_moves) == ((0, 1, 0), (1, 0, 1))
     assert p.out_batch_stride == (64 * 72, 4 * 64 * 72, 12 * 64 * 72)
     assert (p.schedule.batches, p.schedule.k_steps) == (24, 2)
-    assert (c.batch_dims, c.out_batch_dims) == (3, 3)
+    assert (c.batch_dims, c.out_batch_dims, p.out_is_partial) == (3, 3, False)
     a_map, b_map, out_map = maps_of(plan.product)
     assert (a_map.sizes, a_map.strides[0], a_map.strides[2]) == ((128, 64, 1, 3, 1), 128 * 2, 64 * 128 * 2)
     assert b_map.sizes == (72, 128, 4, 1, 2)
@@ -480,7 +481,7 @@ def test_a_batch_is_walked_fastest_first_and_shared_operands_stay() -> None:
 def test_partial_products_of_a_batch_are_one_batch_of_matrices() -> None:
     plan = planned(Problem.of(meta(3, 1, 64, 128), meta(2, 1, 4, 128, 70)), hopper.Configuration(64, 96, split_k=2))
     p, c = parameters(plan), constants(plan)
-    assert (c.batch_dims, c.out_batch_dims, c.Output) == (3, 1, "float")
+    assert (c.batch_dims, c.out_batch_dims, c.Output, p.out_is_partial) == (3, 1, "float", True)
     assert (p.schedule.split_k, p.schedule.batches, p.out_batch_stride) == (2, 24, (0, 0, 0))
     out_map = p.out
     assert out_map is not None and (out_map.buffer, out_map.dtype) == ("workspace", torch.float32)
@@ -569,14 +570,14 @@ def test_the_realignment_is_told_where_lines_lie_and_where_they_go() -> None:
         ),
     )
     a_map, b_map = maps_of(plan.product)
-    assert (a_map.offset, a_map.sizes, a_map.strides) == (0, (70, 300, 1, 2), (144, 32, 300 * 144))
-    assert (b_map.offset, b_map.sizes, b_map.strides) == (b_offset, (1501, 70, 3, 1), (3072, 70 * 3072, 32))
+    assert (a_map.offset, a_map.sizes, a_map.strides) == (0, (70, 300, 1, 2, 1), (144, 32, 300 * 144, 32))
+    assert (b_map.offset, b_map.sizes, b_map.strides) == (b_offset, (1501, 70, 3, 1, 1), (3072, 70 * 3072, 32, 32))
     assert plan.workspace_bytes == b_offset + 3 * 70 * 3072 + 255 & -256
 
 
 def written_by_realign(launch: KernelLaunch) -> list[Region]:
     regions = []
-    for copy in parameters_of(launch, realign.Parameters).copies:
+    for copy in dict.fromkeys(parameters_of(launch, realign.Parameters).copies):
         assert copy.target is not None and copy.target.buffer == "workspace"
         lines = copy.lines * math.prod(copy.batch_size)
         assert copy.tasks == lines * copy.segments
@@ -605,10 +606,11 @@ def test_copies_and_partial_products_have_their_own_parts_of_the_workspace() -> 
                 assert region.holds(Region.of_map(each))
             if entries(plan)[-1] == "split_k_reduce":
                 (out_map,) = out_maps
-                reduce, kernel = reduction(plan), plan.launches[-1].kernel
+                reduce = reduction(plan)
                 read = Region(out_map.offset, out_map.offset + reduce.split_k * reduce.vectors * 16)
                 assert read.holds(Region.of_map(out_map))
                 assert reduce.partial == Address("workspace", out_map.offset)
+                kernel = plan.launches[-1].kernel
                 at_once = kernel.threads // constants_of(kernel, split_k_reduce.Constants).turns
                 assert plan.launches[-1].grid[0] * at_once >= reduce.vectors
                 regions.append(read)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from launched import constants_of, maps_of
+from launched import constants_of, kinds_of, maps_of
 from machine_code import assert_nothing_spills, instructions, total
 from meta_tensors import laid_out, meta, strided
 
@@ -13,7 +13,6 @@ from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import KNOWN_GPUS, named
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem
-from tilesmith.kernels.fp32_split import launch as fp32_split
 from tilesmith.kernels.fp64 import skinny
 from tilesmith.kernels.hopper import constants as gemm
 from tilesmith.kernels.hopper import family as hopper
@@ -40,14 +39,14 @@ def product_of(plan: Plan) -> gemm.TermConstants:
 @pytest.mark.parametrize("swap", [False, True])
 def test_a_16_bit_operand_has_one_term_unless_values_need_the_full_range(types: Types, swap: bool) -> None:
     plan = hopper.plan(mixed(300, 700, 500, types), H200, hopper.Configuration(128, 128, swap_ab=swap))
-    split, full_range_split = (constants_of(launch.kernel, fp32_split.Constants) for launch in plan.launches[::2])
+    split, full_range_split = map(kinds_of, plan.launches[::2])
     product, full_range_product = (constants_of(launch.kernel, gemm.TermConstants) for launch in plan.launches[1::2])
     order = types[::-1] if swap else types
     expected = tuple(2 if dtype == torch.float32 else 1 for dtype in order)
     sources = {torch.float32: "float", torch.float16: "tilesmith::float16", torch.bfloat16: "tilesmith::bfloat16"}
     for made, multiplied, terms in ((split, product, expected), (full_range_split, full_range_product, (3, 3))):
-        assert (made.a.terms, made.b.terms) == (multiplied.a_terms, multiplied.b_terms) == terms
-        assert (made.a.Source, made.b.Source) == tuple(sources[dtype] for dtype in order)
+        assert tuple(kind.terms for kind in made) == (multiplied.a_terms, multiplied.b_terms) == terms
+        assert [kind.Source for kind in made] == [sources[dtype] for dtype in order]
     assert (product.terms, product.with_least_product) == (2, False)
     term_depth = 704
     lengths = [{*each.sizes[:2]} for each in maps_of(plan.product)[:2]]
@@ -110,8 +109,7 @@ def test_the_kernels_that_are_read_are_of_all_kinds() -> None:
     assert {(c.a_terms, c.b_terms) for c in products} == {(1, 2), (2, 1)}
     assert {c.stationary_b for c in products} == {False, True}
     assert {(c.tile_m, c.a_terms) for c in products} == set(itertools.product((64, 128), (1, 2)))
-    splits = [constants_of(plan.launches[0].kernel, fp32_split.Constants) for plan in PLANS.values()]
-    assert len({(c.a.Source, c.b.Source) for c in splits}) == len(TYPES)
+    assert len({tuple(kind.Source for kind in kinds_of(plan.launches[0])) for plan in PLANS.values()}) == len(TYPES)
     assert {(c.a_mn_major, c.b_mn_major) for c in products} == set(itertools.product((False, True), repeat=2))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from launched import addresses_of, constants_of, entries, parameters_of
+from launched import addresses_of, entries, parameters_of
 from machine_code import assert_nothing_spills, instructions, total
 from meta_tensors import laid_out, meta
 
@@ -70,8 +70,7 @@ def test_what_is_packed_is_not_split_again(accuracy: Accuracy, swap: bool) -> No
         if packed == (True, True):
             continue
         split = plan.launches[0]
-        assert constants_of(split.kernel, fp32_split.Constants).operands == 2 - sum(packed)
-        assert len(parameters_of(split, fp32_split.Parameters).operands) == 2 - sum(packed)
+        assert parameters_of(split, fp32_split.Parameters).count == 2 - sum(packed)
         own = {"ab"[i] for i in (0, 1) if not packed[i]}
         assert {each.buffer for each in addresses_of(split)} == {"workspace"} | own
 
@@ -79,8 +78,9 @@ def test_what_is_packed_is_not_split_again(accuracy: Accuracy, swap: bool) -> No
 def operand_of(plan: Plan) -> fp32_split.Operand:
     """The one that a plan packs."""
     (split,) = plan.launches
-    (operand,) = parameters_of(split, fp32_split.Parameters).operands
-    return operand
+    p = parameters_of(split, fp32_split.Parameters)
+    assert p.count == 1
+    return p.operands[0]
 
 
 def offset_in(buffer: str, pointer: Address | None) -> int:

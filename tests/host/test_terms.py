@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
+import launched
 import machine_code
 import numpy as np
 import pytest
 import torch
-from launched import DEVICES, Region, addresses_of, assert_apart, constants_of, entries, is_swapped, parameters_of
+from launched import DEVICES, Region, addresses_of, constants_of, entries, is_swapped, kinds_of, parameters_of
 from machine_code import instructions_in, instructions_of_each, total
 from meta_tensors import laid_out, meta, strided
 
@@ -105,7 +106,9 @@ def split_constants(launch: KernelLaunch) -> fp32_split.Constants:
 def both_operands(launch: KernelLaunch) -> tuple[fp32_split.Operand, fp32_split.Operand]:
     """The operands that a launch splits: A and B, which it reads where they are, and writes to the workspace."""
     assert launch.kernel.entry == "split"
-    a, b = parameters_of(launch, fp32_split.Parameters).operands
+    p = parameters_of(launch, fp32_split.Parameters)
+    assert p.count == 2
+    a, b = p.operands
     assert {a.source, b.source} == {Address("a"), Address("b")}
     others = [each for each in addresses_of(launch) if each not in (a.source, b.source)]
     assert {each.buffer for each in others} == {"workspace"}
@@ -148,10 +151,11 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
         is_reduced = plan.split_k > 1 or plan.problem.out.column_stride > 1
         assert entries(plan) == [*pair, *pair, *["split_k_reduce"] * is_reduced]
         assert plan.product is plan.launches[1]
-        splits = [split_constants(launch) for launch in plan.launches[:4:2]]
+        splits = plan.launches[:4:2]
         products = [product_constants(launch) for launch in products_of(plan)]
-        assert [c.full_range for c in splits] == [False, True]
-        assert [c.a.terms for c in splits] == [c.b.terms for c in splits] == [ordinary, full_range]
+        assert [split_constants(launch).full_range for launch in splits] == [False, True]
+        terms = [[kind.terms for kind in kinds_of(launch)] for launch in splits]
+        assert terms == [[ordinary, ordinary], [full_range, full_range]]
         assert [c.terms for c in products] == [ordinary, full_range]
         # An A that is split in registers has range statistics after the first product alone, which cannot ask for them.
         assert [c.runs for c in products] == [Runs.ALWAYS if rs else Runs.IF_IN_RANGE, Runs.IF_OUT_OF_RANGE]
@@ -159,15 +163,13 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
         max_tile_n = choice._MAX_RS_FULL_RANGE_TILE_N if rs else choice._MAX_FULL_RANGE_TILE_N
         assert products[1].tile_n == min(products[0].tile_n, max_tile_n)
         assert not products[1].stationary_b
-        for made in splits:
-            assert made.a_is_rs == rs
-            assert made.a_parts == (plan.split_k if rs else made.a.k_chunks)
+        assert [split_constants(launch).a_is_rs for launch in splits] == [rs, rs]
+        for a, b in map(both_operands, splits):
+            assert (a.parts, b.parts) == (plan.split_k if rs else a.k_chunks, b.k_chunks)
         for c in products:
-            assert c.b_k_chunks == splits[0].b.k_chunks
             assert isinstance(c, TermConstants) != rs
             if isinstance(c, TermConstants):
                 assert c.a_terms == c.b_terms == c.terms
-                assert c.a_k_chunks == splits[0].a.k_chunks
         for launch, c, dtype in zip(products_of(plan), products, (torch.float16, torch.bfloat16), strict=True):
             wgmma, own = launch.kernel.wgmma, parameters_of(launch, Fp32Parameters)
             assert wgmma is not None and (wgmma.n, wgmma.dtype, wgmma.a_in_registers) == (c.tile_n, dtype, rs)
@@ -176,6 +178,8 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
             source = "b" if is_swapped(plan) else "a"
             assert (a_map.buffer, b_map.buffer) == (source if rs else "workspace", "workspace")
             assert (own.m, own.depth) == (p.m, p.k)
+            a, b = both_operands(splits[0])
+            assert (c.b_k_chunks, getattr(c, "a_k_chunks", a.k_chunks)) == (b.k_chunks, a.k_chunks)
         seen.add((len(plan.launches), rs))
     assert seen == set(itertools.product((4, 5), (False, True) if accuracy == "fp32" else (False,)))
 
@@ -191,13 +195,14 @@ def test_every_plan_is_a_legal_launch(device: Device) -> None:
             assert launch.grid[0] >= 1
             assert launch.grid[1:] == (1, 1)
         for launch in plan.launches[:4:2]:
-            made = split_constants(launch)
+            a, b = both_operands(launch)
             assert (launch.kernel.threads, launch.kernel.shared_bytes) == (256, 0)
-            k_chunks = max(made.a.k_chunks, made.b.k_chunks)
+            k_chunks = max(a.k_chunks, b.k_chunks)
             # The blocks are as many as for an A in terms, so that B has the same K chunks and range statistics.
-            most = max(k_chunks, MAX_K_CHUNKS if made.a_is_rs else 0)
+            most = max(k_chunks, MAX_K_CHUNKS if split_constants(launch).a_is_rs else 0)
             assert launch.grid[0] <= max(3 * device.sm_count, most)
             assert launch.grid[0] % k_chunks == 0
+            assert max(a.parts, b.parts) <= 128  # PartCounts of range_check.cuh
         for launch in products_of(plan):
             c = product_constants(launch)
             # With fewer stages than a step has terms, consumers would wait forever. If they split A themselves, a stage
@@ -230,18 +235,18 @@ def term_regions(launch: KernelLaunch) -> list[Region]:
 def scale_regions(launch: KernelLaunch) -> list[Region]:
     """Where a split leaves scales. With one K chunk, its exponents are those of the rows, and there is no need to keep
     them twice. An A that is split in registers has them for every part of K that the product counts."""
-    c, found = split_constants(launch), []
-    for o, parts in zip(both_operands(launch), (c.a_parts, c.b.k_chunks), strict=True):
+    found = []
+    for o in both_operands(launch):
         assert o.source is not None
         name, numbers = o.source.buffer, 4 * math.prod(o.batch_size) * o.scale_pitch
         factors, exponents, of_chunks = map(offset_of, (o.factors, o.full_range_exponents, o.k_chunk_exponents))
         found.append(Region(factors, factors + numbers, f"factors of {name}"))
         found.append(Region(exponents, exponents + numbers, f"exponents of {name}"))
-        if parts == 1:
+        if o.parts == 1:
             assert of_chunks == exponents
             continue
         assert 4 * o.k_chunk_pitch >= numbers
-        end = of_chunks + 4 * (parts - 1) * o.k_chunk_pitch + numbers
+        end = of_chunks + 4 * (o.parts - 1) * o.k_chunk_pitch + numbers
         found.append(Region(of_chunks, end, f"exponents of K chunks of {name}"))
     return found
 
@@ -249,12 +254,12 @@ def scale_regions(launch: KernelLaunch) -> list[Region]:
 def range_stats_regions(launch: KernelLaunch) -> list[Region]:
     """Where the range statistics are, and after them the range check. What the first product counts of an A that it
     splits in registers is there until the full-range split has read it."""
-    own, c = parameters_of(launch, fp32_split.Parameters), split_constants(launch)
-    first, second = (offset_of(o.range_stats) for o in both_operands(launch))
+    own, (a, b) = parameters_of(launch, fp32_split.Parameters), both_operands(launch)
+    first, second = offset_of(a.range_stats), offset_of(b.range_stats)
     range_check, of_blocks = offset_of(own.range_check), launch.grid[0] * RANGE_STATS_BYTES
     assert second + of_blocks <= range_check
-    if c.a_is_rs:
-        end = first + own.row_groups * c.a_parts * RANGE_STATS_BYTES
+    if split_constants(launch).a_is_rs:
+        end = first + own.row_groups * a.parts * RANGE_STATS_BYTES
         of_rows = Region(first, end, "range statistics of rows")
         return [of_rows, Region(second, range_check + 4, "range statistics")]
     assert first + of_blocks <= second
@@ -279,7 +284,7 @@ def test_what_is_alive_at_the_same_time_has_its_own_part_of_the_workspace() -> N
                 assert kept[-1].holds(Region.of_map(written))
         for split in (ordinary, full_range):
             regions = [*kept, *term_regions(split)]
-            assert_apart(regions, plan.workspace_bytes)
+            launched.assert_apart(regions, plan.workspace_bytes)
             seen |= {region.name for region in regions}
         ends = [region.end for split in (ordinary, full_range) for region in term_regions(split)]
         assert plan.workspace_bytes < max(ends) + 256
@@ -318,13 +323,13 @@ def test_blocks_that_had_less_of_one_operand_start_with_the_other() -> None:
     """All blocks together have the tasks of both as evenly as can be. Every K chunk is that of as many blocks."""
     for plan in every_plan():
         split = plan.launches[0]
-        grid, c = split.grid[0], split_constants(split)
+        grid = split.grid[0]
         own = np.zeros(grid, dtype=np.int64)
-        for o, k_chunks in zip(both_operands(split), (c.a.k_chunks, c.b.k_chunks), strict=True):
-            assert 1 <= k_chunks <= MAX_K_CHUNKS
-            assert k_chunks & (k_chunks - 1) == 0
-            assert grid % k_chunks == 0
-            tasks = np.arange(o.tasks * k_chunks)
+        for o in both_operands(split):
+            assert 1 <= o.k_chunks <= MAX_K_CHUNKS
+            assert o.k_chunks & (o.k_chunks - 1) == 0
+            assert grid % o.k_chunks == 0
+            tasks = np.arange(o.tasks * o.k_chunks)
             own += np.bincount((tasks + o.first_block) % grid, minlength=grid)
         assert own.max() - own.min() <= 1
 
@@ -516,7 +521,6 @@ def test_the_cases_have_all_tiles_and_layouts() -> None:
     assert {c.stationary_b for c in kernels} == {False, True}
     assert any(c.b_extent > c.tile_n for c in kernels)
     assert {c.out_store for c in kernels} == {Store.BOXES, Store.LINES, Store.DIRECT}
-    assert {c.batch_dims for c in kernels} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -601,9 +605,13 @@ def test_splits_of_every_kind_do_not_spill(kinds: tuple[tuple[bool, Access], ...
     a, b = (KINDS[kind] for kind in kinds)
     splits = planned(Problem.of(a, b.T), hopper.Configuration(64, 64)).launches[:4:2]
     for launch, found in zip(splits, assert_nothing_spills(*splits), strict=True):
-        c = split_constants(launch)
-        assert tuple((x.mn_major, x.access) for x in (c.a, c.b)) == kinds
-        assert (total(found, r"LDG\.E\.128.*") > 0) == any(access is Access.VECTORS for _, access in kinds)
+        full_range = split_constants(launch).full_range
+        assert [(x.mn_major, x.access) for x in kinds_of(launch)] == [
+            (mn_major, Access.ANY if full_range else access) for mn_major, access in kinds
+        ]
+        assert [o.has_vectors for o in both_operands(launch)] == [access is Access.VECTORS for _, access in kinds]
+        has_vectors = full_range or any(access is Access.VECTORS for _, access in kinds)
+        assert (total(found, r"LDG\.E\.128.*") > 0) == has_vectors
         assert total(found, r"STG\.E\.64.*") > 0
 
 
@@ -612,8 +620,9 @@ def test_splits_that_leave_a_to_the_product_do_not_spill(layout: str, split_k: i
     problem = Problem.of(laid_out(3, 400, 1024, layout=layout), meta(1024, 20))
     splits = planned(problem, hopper.Configuration(64, 32, split_k=split_k, rs=True)).launches[:4:2]
     for launch in splits:
+        a, _ = both_operands(launch)
         c = split_constants(launch)
-        assert (c.a_is_rs, c.a.mn_major, c.a_parts) == (True, layout == "t", split_k)
+        assert (c.a_is_rs, c.a.mn_major, a.parts) == (True, layout == "t", split_k)
     assert_nothing_spills(*splits)
 
 
@@ -622,8 +631,7 @@ def test_splits_of_long_rows_and_of_batches_do_not_spill(accuracy: Accuracy) -> 
     problem = Problem.of(meta(3, 1, 4, 70000), meta(2, 70000, 5), accuracy=accuracy)
     splits = planned(problem, hopper.Configuration(64, 16)).launches[:4:2]
     for launch in splits:
-        c = split_constants(launch)
-        assert (c.a.k_chunks > 1, c.b.k_chunks > 1, c.batch_dims) == (True, True, 2)
+        assert all(o.k_chunks > 1 and o.tasks > o.row_blocks for o in both_operands(launch))
     assert_nothing_spills(*splits)
 
 
@@ -649,9 +657,8 @@ def corrects_bias(a: torch.Tensor, b: torch.Tensor, configuration: hopper.Config
     """Whether the scales of `a` do, and those of `b`."""
     problem = Problem.of(a, b, may_mix=a.dtype != b.dtype)
     plan = choose(problem, H200) if configuration is None else hopper.plan(problem, H200, configuration)
-    c = split_constants(plan.launches[0])
-    operands = (c.b, c.a) if is_swapped(plan) else (c.a, c.b)
-    return [each.corrects_bias for each in operands]
+    found = [bool(each.corrects_bias) for each in both_operands(plan.launches[0])]
+    return found[::-1] if is_swapped(plan) else found
 
 
 def test_one_operand_corrects_the_bias_of_what_is_cut_off() -> None:
@@ -664,16 +671,16 @@ def test_one_operand_corrects_the_bias_of_what_is_cut_off() -> None:
     # 16-bit numbers have one term.
     assert corrects_bias(a, b.half()) == [False, False]
     assert corrects_bias(a.half(), b) == [False, True]
-    full_range = split_constants(choose(Problem.of(a, b), H200).launches[2])
-    assert full_range.full_range
-    assert not full_range.a.corrects_bias
-    assert not full_range.b.corrects_bias
+    full_range = choose(Problem.of(a, b), H200).launches[2]
+    assert split_constants(full_range).full_range
+    assert not any(each.corrects_bias for each in both_operands(full_range))
 
 
 @pytest.mark.parametrize("first", (False, True))
 def test_a_packed_operand_corrects_the_bias_if_it_is_the_second(first: bool) -> None:
     problem = Problem.of(meta(2048, 2048), meta(2048, 2048), packed=(first, not first))
     packing = hopper.packing(problem, H200)
-    assert packing is not None and split_constants(packing.launches[0]).a.corrects_bias == (not first)
+    assert packing is not None
     other = choose(problem, H200).launches[0]  # splits the operand that is not packed
-    assert split_constants(other).a.corrects_bias == first
+    splits = [parameters_of(launch, fp32_split.Parameters) for launch in (packing.launches[0], other)]
+    assert [(p.count, p.operands[0].corrects_bias) for p in splits] == [(1, not first), (1, first)]

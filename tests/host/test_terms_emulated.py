@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from emulated import H200, assert_nothing_else_written, empty, normal, placed
-from launched import constants_of
+from launched import constants_of, kinds_of, parameters_of
 
 from tilesmith import emulator
 from tilesmith.core.accuracy import Accuracy
@@ -110,17 +110,17 @@ def test_operands_of_any_strides_are_split(a_strides: str, b_strides: str) -> No
         a = placed(normal(rows, k), STRIDES[a_strides](rows, k))
         b = placed(normal(n, k, seed=1), STRIDES[b_strides](n, k)).T
         plan = assert_right(SMALL, a, b, usual, graded)
-        c = constants_of(plan.launches[0].kernel, fp32_split.Constants)
         if rows > 1:
-            kinds = tuple((x.mn_major, x.access) for x in (c.a, c.b))
+            kinds = tuple((x.mn_major, x.access) for x in kinds_of(plan.launches[0]))
             assert kinds == tuple(divmod(list(STRIDES).index(each), 3) for each in (a_strides, b_strides))
-        assert (c.a.k_chunks > 1) == (k > 8000 or (rows > 1 and "columns" in a_strides))
+        o, _ = parameters_of(plan.launches[0], fp32_split.Parameters).operands
+        assert (o.k_chunks > 1) == (k > 8000 or (rows > 1 and "columns" in a_strides))
 
 
 def test_row_blocks_of_several_long_rows_are_split() -> None:
     """There are such where there are very many rows."""
     plan = assert_right(SMALL, normal(2100, 260), normal(260, 8, seed=1), usual, graded, device=FEW_SMS)
-    assert constants_of(plan.launches[0].kernel, fp32_split.Constants).a.rows == 2
+    assert 256 >> parameters_of(plan.launches[0], fp32_split.Parameters).operands[0].log2_lanes == 2  # rows
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -7,6 +7,7 @@ from typing import TypeVar
 from tilesmith.core.device import Device, named
 from tilesmith.core.params import Address, KernelConstants, ParameterBlock, TensorMap
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan
+from tilesmith.kernels.fp32_split import launch as fp32_split
 
 # What plans are made for: an H200 and an H100, and others like them.
 DEVICES: dict[str, Device] = {
@@ -29,6 +30,12 @@ def constants_of(kernel: Kernel, kind: type[Constants]) -> Constants:
 def parameters_of(launch: KernelLaunch, kind: type[Parameters]) -> Parameters:
     assert isinstance(launch.parameters, kind)
     return launch.parameters
+
+
+def kinds_of(split: KernelLaunch) -> list[fp32_split.KindConstants]:
+    """That of each operand which a launch splits."""
+    c, p = constants_of(split.kernel, fp32_split.Constants), parameters_of(split, fp32_split.Parameters)
+    return [c.a, c.b][: p.count]
 
 
 def addresses_of(launch: KernelLaunch) -> list[Address]:

@@ -1,4 +1,4 @@
-"""`tilesmith build`: all kernels of an architecture, compiled ahead into one archive."""
+"""`tilesmith build`: the kernels of products, compiled ahead into one archive."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -10,12 +10,15 @@ import click
 import torch
 from rich.console import Console
 
+from tilesmith.bench.suites import Product
 from tilesmith.cli import INTERRUPTED, UnusableError, format_bytes, format_kernels, json_option, print_json
-from tilesmith.cli.products import progress_bar
+from tilesmith.cli.products import product_options, products, progress_bar
 from tilesmith.core import device as devices
-from tilesmith.core.plan import Kernel
+from tilesmith.core.accuracy import numerics
+from tilesmith.core.plan import Kernel, Plan
+from tilesmith.core.problem import Problem
 from tilesmith.core.threads import cores
-from tilesmith.planner import catalogue
+from tilesmith.planner import choose
 from tilesmith.runtime import archive, cache, source
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -33,6 +36,7 @@ class Built:
 
 
 @click.command()
+@product_options
 @click.option(
     "--arch",
     type=click.Choice(devices.ARCHITECTURES),
@@ -43,15 +47,24 @@ class Built:
     "--jobs", type=click.IntRange(min=1), help="Compile so many at the same time, instead of one on each core."
 )
 @json_option
-def build(arch: str | None, output: Path | None, jobs: int | None, as_json: bool) -> None:
-    """Compile all kernels of an architecture ahead, into one archive.
+def build(
+    names: tuple[str, ...],
+    shapes: tuple[str, ...],
+    dtype: str | None,
+    accuracy: str | None,
+    arch: str | None,
+    output: Path | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Compile the kernels of products ahead, into one archive.
 
-    Products then find their kernels there, and compile nothing. Kernels that the cache on disk has are not compiled
-    again, so a build that was interrupted goes on where it was.
+    These products, and all others that have the same kernels, then find them there, and compile nothing. Kernels that
+    the cache on disk has are not compiled again, so a build that was interrupted goes on where it was.
     """
     start = time.monotonic()
     arch = arch or _arch_here()
-    kernels = _kernels(arch)
+    kernels = _kernels(arch, [product for _, product in products(names, shapes, dtype)], accuracy)
     path = output or archive.users_file(arch)
     _make_folder(path)
     try:
@@ -76,13 +89,19 @@ def _arch_here() -> str:
     return devices.named(devices.STAND_IN).arch
 
 
-def _kernels(arch: str) -> list[Kernel]:
-    """The kernels of all GPUs that we know of this architecture."""
+def _kernels(arch: str, products: list[Product], accuracy: str | None) -> list[Kernel]:
+    """The kernels of these products on all GPUs that we know of this architecture."""
+    if not products:
+        raise click.UsageError("name products with --suite or --shape: their kernels are what is built")
     gpus = [gpu for gpu in devices.KNOWN_GPUS.values() if gpu.arch == arch]
-    found = dict.fromkeys(kernel for gpu in gpus for kernel in catalogue.kernels(gpu))
-    if not found:
-        raise UnusableError(f"there is no catalogue of kernels for {arch}: they are compiled when they are needed")
-    return list(found)
+    plans = (_planned(product, accuracy, gpu) for product in products for gpu in gpus)
+    return list(dict.fromkeys(launch.kernel for plan in plans for launch in plan.launches))
+
+
+def _planned(product: Product, accuracy: str | None, gpu: devices.Device) -> Plan:
+    a, b = product.operands("meta")
+    asked_for = numerics((accuracy or product.accuracy) if a.dtype == torch.float32 else None, a.dtype).accuracy
+    return choose(Problem.of(a, b, accuracy=asked_for), gpu)
 
 
 def _make_folder(path: Path) -> None:

@@ -110,7 +110,7 @@ class KernelEnum(IntEnum):
 
     @property
     def cpp(self) -> str:
-        return f"tilesmith::{type(self).__name__}::{self.name.lower()}"
+        return f"tilesmith::{_class_of(self).__name__}::{self.name.lower()}"
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class ParameterBlock:
     def initializer(self) -> str:
         """The value of the struct in C++, with the names of its members; null where a launch fills it in."""
         parts = []
-        for name, kind, _ in _members(_class_of(self)):
+        for name, kind, _, _ in _members(_class_of(self)):
             value = getattr(self, name)
             texts = [_initial(kind, each) for each in (value if isinstance(value, tuple) else (value,))]
             parts.append(f"/* {name} */ {'{' + ', '.join(texts) + '}' if isinstance(value, tuple) else texts[0]}")
@@ -194,10 +194,7 @@ class ParameterBlock:
 
 
 Kind: TypeAlias = Any  # a Member, or a class of blocks
-
-
-def _class_of(value: ParameterBlock | KernelConstants) -> Kind:
-    return type(value)
+_class_of: Callable[[object], Kind] = type
 
 
 def _initial(kind: Kind, value: Any) -> str:
@@ -234,9 +231,9 @@ def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool,
             singles.clear()
 
     def visit(block: Kind, prefix: str) -> None:
-        for name, kind, _ in _members(block):
+        for name, kind, _, is_array in _members(block):
             is_block = not isinstance(kind, Member)
-            if name in _arrays(block):
+            if is_array:
                 end_singles()
                 found.append((attrgetter(prefix + name), True, is_block))
             elif is_block:
@@ -250,28 +247,22 @@ def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool,
 
 
 @cache
-def _members(block: Kind) -> tuple[tuple[str, Kind, int], ...]:
-    """Name, kind and least alignment of each member."""
+def _members(block: Kind) -> tuple[tuple[str, Kind, int, bool], ...]:
+    """Name, kind and least alignment of each member, and whether it is an array."""
     hints, found = get_type_hints(block, include_extras=True), []
     for field in fields(block):
         hint, extras = hints[field.name], list[Any]()
         if get_origin(hint) is Annotated:
             hint, *extras = get_args(hint)
-        if get_origin(hint) is tuple:
+        is_array = get_origin(hint) is tuple
+        if is_array:
             hint = get_args(hint)[0]
         kind = next((x for x in extras if isinstance(x, Member)), hint)
         alignment = next((x.bytes for x in extras if isinstance(x, Aligned)), 1)
         if not isinstance(kind, Member) and not (isinstance(kind, type) and issubclass(kind, ParameterBlock)):
             raise TypeError(f"{block.__name__}.{field.name} says nothing of how C++ spells it")
-        found.append((field.name, kind, alignment))
+        found.append((field.name, kind, alignment, is_array))
     return tuple(found)
-
-
-@cache
-def _arrays(block: Kind) -> frozenset[str]:
-    """The members that are arrays."""
-    hints = get_type_hints(block)
-    return frozenset(field.name for field in fields(block) if get_origin(hints[field.name]) is tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +306,7 @@ class _Struct:
         self.slots: list[tuple[int, Member]] = []  # every single member, with its position
         self._lines: list[str] = []
         self._nested: list[_Struct] = []
-        for member, kind, least in _members(block):
-            is_array = member in _arrays(block)
+        for member, kind, least, is_array in _members(block):
             count = next(lengths) if is_array else 1
             spelled = kind.cpp if isinstance(kind, Member) else kind.__name__
             aligned = f"alignas({least}) " if least > 1 else ""
@@ -349,7 +339,7 @@ class _Struct:
 @cache
 def _headers(block: Kind) -> tuple[str, ...]:
     found: list[str | None] = []
-    for _, kind, _ in _members(block):
+    for _, kind, _, _ in _members(block):
         found += [kind.header] if isinstance(kind, Member) else _headers(kind)
     return tuple(name for name in dict.fromkeys(found) if name)
 

@@ -34,8 +34,8 @@ struct Work {
   int k_steps;
 };
 
-// The tile of a schedule with this index. `several`: there is more than one matrix or split. Divisions take their time
-// at the start of a small product.
+// The tile of a schedule with this index. `several`: there may be more than one matrix or part of K. Divisions take
+// their time at the start of a small product.
 template <bool several, typename Schedule>
 __device__ __forceinline__ Work work_at(const Schedule& s, int index) {
   const int tiles = s.tiles_m * s.tiles_n;

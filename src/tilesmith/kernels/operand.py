@@ -78,17 +78,16 @@ class Operand:
         size = self.dtype.itemsize
         atom_width = self.atom_width(extent)
         # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
-        strides = (
-            self.line_stride or round_up(self.length, ALIGNMENT // size),
-            *(s or ALIGNMENT for s in self.batch_strides),
-        )
+        moving = [(n, s) if s else (1, ALIGNMENT) for n, s in zip(batch, self.batch_strides, strict=True)]
+        moving += [(1, ALIGNMENT)] * (walked_dims(batch) - len(moving))
+        strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *(s for _, s in moving))
         return TensorMap(
             buffer=self.buffer,
             offset=self.offset,
             dtype=self.dtype,
-            sizes=(self.length, self.lines, *(n if s else 1 for n, s in zip(batch, self.batch_strides, strict=True))),
+            sizes=(self.length, self.lines, *(n for n, _ in moving)),
             strides=tuple(stride * size for stride in strides),
-            box=(atom_width, self.tile_lines(extent) // sharers, *(1 for _ in batch)),
+            box=(atom_width, self.tile_lines(extent) // sharers, *(1,) * len(moving)),
             line_bytes=atom_width * size,
         )
 
@@ -143,6 +142,11 @@ def moving_batch(matrix: Matrix, batch: Sequence[int]) -> list[tuple[int, int]]:
     """Size and stride of each batch dimension along which matrices differ, and ones up to what a kernel walks."""
     moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
     return moving + [(1, 0)] * (MAX_BATCH_DIMS - len(moving))
+
+
+def walked_dims(batch: Sequence[int]) -> int:
+    """The batch dimensions of tensor maps: as many as there are, or two more, so that there are fewer kernels."""
+    return len(batch) if len(batch) < 2 else MAX_BATCH_DIMS
 
 
 def aligned_lines(lines: Matrix) -> bool:

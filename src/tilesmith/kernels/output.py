@@ -7,7 +7,7 @@ import torch
 
 from tilesmith.core.params import Buffer, KernelEnum, TensorMap
 from tilesmith.core.problem import ALIGNMENT, Matrix
-from tilesmith.kernels.operand import round_up
+from tilesmith.kernels.operand import round_up, walked_dims
 
 _LINE_BYTES: Final = 128  # of a box, at most
 _WARP_ROWS: Final = 16
@@ -61,14 +61,16 @@ class Output:
 
     def tensor_map(self, staging: Staging) -> TensorMap:
         size = self.dtype.itemsize
-        strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *self.batch_strides)
+        missing = (1,) * (walked_dims(self.batch) - len(self.batch))
+        moves = (*self.batch_strides, *(ALIGNMENT * each for each in missing))
+        strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *moves)
         return TensorMap(
             buffer=self.buffer,
             offset=self.offset,
             dtype=self.dtype,
-            sizes=(self.length, self.lines, *self.batch),
+            sizes=(self.length, self.lines, *self.batch, *missing),
             strides=tuple(stride * size for stride in strides),
-            box=(staging.line, staging.lines, *(1 for _ in self.batch)),
+            box=(staging.line, staging.lines, *(1,) * len(moves)),
             line_bytes=staging.line * size,
         )
 

@@ -49,11 +49,12 @@ __device__ __forceinline__ Part part(const Copy& c, unsigned task, int lane) {
   const unsigned line = task / c.segments;
   unsigned batch = line / c.lines;
   const Bits* from = c.source + (line - batch * c.lines) * c.line_stride;
+  if (batch > 0)
 #pragma unroll
-  for (int d = 0; d < plan::batch_dims; ++d) {
-    from += batch % c.batch_size[d] * c.batch_stride[d];
-    batch /= c.batch_size[d];
-  }
+    for (int d = 0; d < max_batch_dims; ++d) {
+      from += batch % c.batch_size[d] * c.batch_stride[d];
+      batch /= c.batch_size[d];
+    }
   const int at = static_cast<int>(task - line * c.segments) * segment + lane * vector;
   return {from, c.target + line * c.pitch + at, task < c.tasks ? at : c.length};
 }
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads) realign(const __grid
   ptx::grid_dependency_wait();
   unsigned task = (blockIdx.x * (plan::threads / 32) + threadIdx.x / 32) * at_once;
 #pragma unroll
-  for (int i = 0; i < plan::copies; ++i) {
+  for (int i = 0; i < 2; ++i) {
     const Copy& copy = p.copies[i];
     if (task < copy.tasks) {
       copy_segments(copy, task, threadIdx.x % 32);

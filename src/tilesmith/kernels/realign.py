@@ -30,8 +30,6 @@ _AT_ONCE: Final = 2  # segments of a warp, so that their reads are under way tog
 class Constants(KernelConstants):
     """The constants of realign.cu."""
 
-    copies: int
-    batch_dims: int
     segment: int = _SEGMENT
     at_once: int = _AT_ONCE
 
@@ -79,16 +77,16 @@ class Copy(ParameterBlock):
 class Parameters(ParameterBlock):
     """The parameters of realign.cu."""
 
-    copies: tuple[Copy, ...]
+    copies: tuple[Copy, ...]  # two; if there is but one, that twice, and it takes all blocks
 
 
 def launch(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> KernelLaunch:
     """The launch that makes the copies, each from a buffer."""
-    parameters = Parameters(copies=tuple(Copy.of(copy, source, batch) for copy, source in copies))
-    constants = Constants(copies=len(copies), batch_dims=len(batch))
-    warps = sum(math.ceil(copy.tasks / _AT_ONCE) for copy in parameters.copies)
+    own = [Copy.of(copy, source, batch) for copy, source in copies]
+    parameters = Parameters(copies=(own[0], own[-1]))
+    warps = sum(math.ceil(copy.tasks / _AT_ONCE) for copy in own)
     return KernelLaunch(
-        Kernel.of("realign", "kernels/realign.cu", constants, parameters, threads=_THREADS),
+        Kernel.of("realign", "kernels/realign.cu", Constants(), parameters, threads=_THREADS),
         parameters,
         grid=(math.ceil(warps / (_THREADS // 32)), 1, 1),
         awaits_predecessor=True,

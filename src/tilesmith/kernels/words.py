@@ -10,7 +10,8 @@ LEAVES_PARTIALS = "; leaves float32 sums of each part of K in the workspace"
 
 def sources(launch: KernelLaunch) -> list[str]:
     """The operands that a launch reads where the caller has them, in its order."""
-    return [each.buffer.upper() for _, each in launch.parameters.addresses() if each.buffer in ("a", "b")]
+    buffers = dict.fromkeys(each.buffer for _, each in launch.parameters.addresses())
+    return [buffer.upper() for buffer in buffers if buffer in ("a", "b")]
 
 
 def describe(launch: KernelLaunch, plan: Plan) -> LaunchWords:

@@ -23,7 +23,7 @@ from tilesmith.core.params import (
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import Matrix
 from tilesmith.kernels.element import CUDA_TYPES
-from tilesmith.kernels.fp32_split.terms import BLOCKS_PER_SM, MAX_ROWS, RowBlock, Scheme, Split, split_blocks
+from tilesmith.kernels.fp32_split.terms import BLOCKS_PER_SM, MAX_PARTS, MAX_ROWS, RowBlock, Scheme, Split, split_blocks
 from tilesmith.kernels.operand import aligned_lines, moving_batch, round_up
 
 _THREADS: Final = 256
@@ -36,6 +36,7 @@ class Access(KernelEnum):
     VECTORS = 0  # aligned ones
     ELEMENTS = 1  # one by one, and they are neighbours in memory
     STRIDED = 2  # or are not
+    ANY = 3  # as the parameters tell
 
     @classmethod
     def of(cls, lines: Matrix) -> "Access":
@@ -45,28 +46,24 @@ class Access(KernelEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperandConstants(KernelConstants):
-    """How one operand is split."""
+class KindConstants(KernelConstants):
+    """A kind of operand."""
 
     Source: str
     terms: int
     mn_major: bool
     access: Access
-    rows: int  # that a block takes
-    k_chunks: int  # that their K is cut into
-    corrects_bias: bool  # its scales make up for what tensor cores cut off of sums: split.cu
+    rows: int  # of a row block, where lines run along K; none if the parameters tell
 
     @classmethod
-    def of(cls, split: Split, operands: Sequence[Split], scheme: Scheme) -> "OperandConstants":
-        terms, matrix, row_block = split.terms, split.terms.matrix, split.findings.row_block
+    def of(cls, split: Split, scheme: Scheme, access: Access) -> "KindConstants":
+        dtype, rows = split.terms.matrix.dtype, split.findings.row_block.rows
         return cls(
-            Source=CUDA_TYPES[matrix.dtype],
-            terms=scheme.terms_of(matrix.dtype),
-            mn_major=terms.mn_major,
-            access=Access.of(matrix.transposed if terms.mn_major else matrix),
-            rows=row_block.rows,
-            k_chunks=row_block.k_chunks,
-            corrects_bias=not scheme.full_range and _corrects_bias(split, operands),
+            Source=CUDA_TYPES[dtype],
+            terms=scheme.terms_of(dtype),
+            mn_major=split.terms.mn_major,
+            access=access,
+            rows=0 if split.terms.mn_major or access is Access.ANY else rows,
         )
 
 
@@ -76,14 +73,12 @@ class Constants(KernelConstants):
 
     full_range: bool
     finds_extents: bool
-    operands: int
-    batch_dims: int
+    a_is_rs: bool  # the product splits A itself, and needs no more than scales
     max_rows: int = MAX_ROWS
-    a_is_rs: bool
-    a_parts: int
+    max_parts: int = MAX_PARTS
     blocks_per_sm: int
-    a: OperandConstants
-    b: OperandConstants  # those of A if there is no other operand
+    a: KindConstants
+    b: KindConstants  # that of A again if there is no other operand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +100,27 @@ class Operand(ParameterBlock):
     pitch: Int64  # of the lines of the terms
     matrix_pitch: Int64
     rows: Int32
+    log2_lanes: Int32  # of the threads of a block, side by side along a line that runs along K
     depth: Int32
     term_depth: Int32  # the depth of a term, with its padding
+    log2_k_chunks: Int32  # that K is cut into
     k_chunk_depth: Int32  # what a block has of it
     k_chunk_pitch: Int32  # of the K chunks' exponents
+    parts: Int32  # of K that were counted apart: its K chunks, or more of them where the product counts
     row_blocks: UInt32  # of rows, in one matrix
     tasks: UInt32  # row blocks of all matrices
     scale_pitch: Int32
     first_block: UInt32  # that has a task
     batch_size: UInt32s
+    corrects_bias: Int32  # its scales make up for what tensor cores cut off of sums: split.cu
+    has_vectors: Int32  # lines are aligned, if the kind does not tell
+
+    @property
+    def k_chunks(self) -> int:
+        return 1 << self.log2_k_chunks
 
     @classmethod
-    def of(cls, split: Split, batch: Sequence[int], first_block: int) -> "Operand":
+    def of(cls, split: Split, batch: Sequence[int], first_block: int, *, corrects_bias: bool) -> "Operand":
         terms, matrix, found = split.terms, split.terms.matrix, split.findings
         scales, row_block, moving = found.scales, found.row_block, moving_batch(matrix, batch)
         row_blocks = math.ceil(matrix.rows / row_block.rows)
@@ -134,15 +138,20 @@ class Operand(ParameterBlock):
             pitch=terms.line_stride,
             matrix_pitch=terms.matrix_elements,
             rows=matrix.rows,
+            log2_lanes=(_THREADS // row_block.rows).bit_length() - 1,
             depth=matrix.columns,
             term_depth=terms.term_depth,
+            log2_k_chunks=row_block.k_chunks.bit_length() - 1,
             k_chunk_depth=round_up(math.ceil(terms.term_depth / row_block.k_chunks), TILE_K),
             k_chunk_pitch=scales.k_chunk_pitch,
+            parts=found.rs_parts or row_block.k_chunks,
             row_blocks=row_blocks,
             tasks=row_blocks * math.prod(n for n, _ in moving),
             scale_pitch=scales.pitch,
             first_block=first_block,
             batch_size=tuple(size for size, _ in moving),
+            corrects_bias=int(corrects_bias),
+            has_vectors=int(_access(split) is Access.VECTORS),
         )
 
 
@@ -150,7 +159,8 @@ class Operand(ParameterBlock):
 class Parameters(ParameterBlock):
     """The parameters of split.cu."""
 
-    operands: tuple[Operand, ...]
+    operands: tuple[Operand, ...]  # two; if there is but one, that twice
+    count: Int32
     range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
     row_groups: Int32  # of A, if the product counts
     b_range_stats_count: Int32  # then
@@ -163,13 +173,16 @@ def split_launch(
     range, first reads the range check, at an offset in the workspace."""
     first, last = splits[0], splits[-1]
     blocks = split_blocks([RowBlock.of(each.terms.matrix, batch) for each in splits], device)
+    kinds = _kinds(splits, scheme)
     operands: list[Operand] = []
     busy = 0  # blocks that have a task more than the others
     for each in splits:
-        operands.append(Operand.of(each, batch, busy))
+        corrects_bias = not scheme.full_range and _corrects_bias(each, splits)
+        operands.append(Operand.of(each, batch, busy, corrects_bias=corrects_bias))
         busy = (busy + operands[-1].tasks * each.findings.row_block.k_chunks) % blocks
     parameters = Parameters(
-        operands=tuple(operands),
+        operands=(operands[0], operands[-1]),
+        count=len(operands),
         range_check=None if range_check is None else Address("workspace", range_check),
         row_groups=first.findings.blocks,
         b_range_stats_count=last.findings.blocks,
@@ -177,13 +190,10 @@ def split_launch(
     constants = Constants(
         full_range=scheme.full_range,
         finds_extents=first.findings.extents is not None and not scheme.full_range,
-        operands=len(splits),
-        batch_dims=len(batch),
         a_is_rs=first.findings.rs_parts > 0,
-        a_parts=first.findings.rs_parts or first.findings.row_block.k_chunks,
         blocks_per_sm=_FULL_RANGE_BLOCKS_PER_SM if scheme.full_range else BLOCKS_PER_SM,
-        a=OperandConstants.of(first, splits, scheme),
-        b=OperandConstants.of(last, splits, scheme),
+        a=kinds[0],
+        b=kinds[-1],
     )
     return KernelLaunch(
         Kernel.of("split", "kernels/fp32_split/split.cu", constants, parameters, threads=_THREADS),
@@ -191,6 +201,21 @@ def split_launch(
         grid=(blocks, 1, 1),
         awaits_predecessor=True,
     )
+
+
+def _kinds(splits: Sequence[Split], scheme: Scheme) -> list[KindConstants]:
+    """The kind of each operand. There are as few as that costs no time: what as a rule is not split, or is seldom
+    asked for, is of a kind that takes all."""
+    is_mixed = len({each.terms.matrix.dtype for each in splits}) > 1
+    accesses = [Access.ANY if scheme.full_range or is_mixed else _access(each) for each in splits]
+    if splits[0].findings.rs_parts:
+        accesses[0] = accesses[-1]
+    return [KindConstants.of(each, scheme, access) for each, access in zip(splits, accesses, strict=True)]
+
+
+def _access(split: Split) -> Access:
+    matrix = split.terms.matrix
+    return Access.of(matrix.transposed if split.terms.mn_major else matrix)
 
 
 def _corrects_bias(split: Split, operands: Sequence[Split]) -> bool:

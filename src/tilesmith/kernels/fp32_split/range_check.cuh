@@ -61,17 +61,26 @@ __device__ __forceinline__ bool needs_full_range(const RangeStats& range_stats) 
   return range_stats.beyond || range_stats.max_inexact >> 4 > range_stats.min_large;
 }
 
+// A number that the compiler knows.
+template <int value>
+struct Known {
+  __device__ __forceinline__ constexpr operator int() const { return value; }
+};
+
 // The range statistics of an operand, from those of `count` blocks. K is cut into `k_chunks` K chunks, which the blocks
 // have in turn; the row with the fewest large values has no fewer than the K chunks' least together. All lanes of a
 // warp get it.
-template <int k_chunks>
-__device__ __forceinline__ RangeStats total(const RangeStats* counted, int count) {
+template <typename Number>
+__device__ __forceinline__ RangeStats total(const RangeStats* counted, int count, Number k_chunks) {
   RangeStats sum = {0, 0, 0, 0};
+  const int step = k_chunks < 32 ? 32 : k_chunks;
   for (int first = 0; first < k_chunks; first += 32) {
     RangeStats k_chunk = RangeStats::none();
-    for (int i = first + threadIdx.x % 32; i < count; i += k_chunks < 32 ? 32 : k_chunks) k_chunk.add(counted[i]);
+    for (int i = first + threadIdx.x % 32; i < count; i += step) k_chunk.add(counted[i]);
 #pragma unroll
-    for (int distance = 16; distance >= k_chunks; distance /= 2) {
+    for (int distance = 16; distance > 0; distance /= 2) {
+      if (distance < k_chunks)
+        break;
       k_chunk.min_large = min(k_chunk.min_large, __shfl_xor_sync(0xffffffffu, k_chunk.min_large, distance));
       k_chunk.max_inexact = max(k_chunk.max_inexact, __shfl_xor_sync(0xffffffffu, k_chunk.max_inexact, distance));
     }
@@ -81,7 +90,9 @@ __device__ __forceinline__ RangeStats total(const RangeStats* counted, int count
     sum.beyond = max(sum.beyond, k_chunk.beyond);
   }
 #pragma unroll
-  for (int distance = k_chunks < 32 ? k_chunks / 2 : 16; distance > 0; distance /= 2) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    if (distance >= k_chunks)
+      continue;
     sum.min_large += __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
     sum.max_inexact += __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
   }
@@ -105,31 +116,32 @@ struct PartCounts {
 
 // The range statistics of an operand from those of groups of its rows, for each of which there are `parts`, one after
 // the other. All threads of the block get it.
-template <int threads, int parts>
-__device__ __forceinline__ RangeStats total_of_parts(PartCounts<parts>& counts, const RangeStats* counted, int groups) {
-  static_assert(parts <= threads);
-  constexpr int shares = threads / parts;  // of the groups; a thread has one of them, and one part
-  const int part = threadIdx.x % parts;
-  if (threadIdx.x < parts) {
+template <int threads, int max_parts>
+__device__ __forceinline__ RangeStats total_of_parts(PartCounts<max_parts>& counts, const RangeStats* counted,
+                                                     int groups, int parts) {
+  static_assert(max_parts <= threads);
+  const int shares = threads / parts;  // of the groups; a thread has one of them, and one part
+  const int thread = threadIdx.x, part = thread % parts;
+  if (thread < parts) {
     counts.min_large[part] = RangeStats::none().min_large;
     counts.max_inexact[part] = 0;
   }
-  if (threadIdx.x == 0)
+  if (thread == 0)
     counts.sum = {0, 0, 0, 0};
   __syncthreads();
   RangeStats range_stats = RangeStats::none();
-  if (threadIdx.x < shares * parts)
-    for (int group = threadIdx.x / parts; group < groups; group += shares)
-      range_stats.add(counted[group * parts + part]);
+  if (thread < shares * parts)
+#pragma unroll 4
+    for (int group = thread / parts; group < groups; group += shares) range_stats.add(counted[group * parts + part]);
   atomicMin(&counts.min_large[part], range_stats.min_large);
   atomicMax(&counts.max_inexact[part], range_stats.max_inexact);
   const int peak = ptx::warp_max(range_stats.peak), beyond = ptx::warp_max(range_stats.beyond);
-  if (threadIdx.x % 32 == 0) {
+  if (thread % 32 == 0) {
     atomicMax(&counts.sum.peak, peak);
     atomicMax(&counts.sum.beyond, beyond);
   }
   __syncthreads();
-  if (threadIdx.x < parts) {
+  if (thread < parts) {
     atomicAdd(&counts.sum.min_large, counts.min_large[part]);
     atomicAdd(&counts.sum.max_inexact, counts.max_inexact[part]);
   }

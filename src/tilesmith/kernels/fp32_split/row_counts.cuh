@@ -11,15 +11,15 @@
 namespace tilesmith {
 
 // What a thread reads at once: its part of a few steps.
-template <typename RowBlock>
+template <typename Kind>
 struct BatchOf {
-  Vector<typename RowBlock::Source, vector> step[RowBlock::at_once];
+  Vector<typename Kind::Source, vector> step[Kind::at_once];
 };
 
 // What a thread counts of its rows.
-template <typename RowBlock>
+template <typename Kind>
 struct RowCounts {
-  static constexpr int own_rows = RowBlock::own_rows;
+  static constexpr int own_rows = Kind::own_rows;
 
   unsigned peak[own_rows];   // of the finite values as they are
   unsigned large[own_rows];  // in 32nds
@@ -30,7 +30,7 @@ struct RowCounts {
   unsigned peak_pairs[vector / 2];
 
   // Adds what the pairs have counted of these values to the rest.
-  __device__ __forceinline__ void flush(const BatchOf<RowBlock>& x, const float (&undo)[own_rows]) {
+  __device__ __forceinline__ void flush(const BatchOf<Kind>& x, const float (&undo)[own_rows]) {
 #pragma unroll
     for (int i = 0; i < vector; ++i) {
       const float size = half_of(peak_pairs, i);
@@ -38,7 +38,7 @@ struct RowCounts {
       if (0x1p-14f <= size && size < 65504.0f)
         peak[i % own_rows] = max(peak[i % own_rows], __float_as_uint(size * undo[i % own_rows]));
       else
-        for (int step = 0; step < RowBlock::at_once; ++step) {
+        for (int step = 0; step < Kind::at_once; ++step) {
           const unsigned exact = size_of(widen<float>(x.step[step].element[i]));
           special |= exact >= infinity;
           peak[i % own_rows] = max(peak[i % own_rows], exact < infinity ? exact : 0);
@@ -54,7 +54,6 @@ struct RowCounts {
 };
 
 // Forgets what was counted two tasks ago.
-template <typename RowBlock>
 __device__ __forceinline__ void clear(Shared& shared, int parity) {
   if (threadIdx.x < max_rows) {
     shared.peak[parity][threadIdx.x] = 0;
@@ -64,7 +63,7 @@ __device__ __forceinline__ void clear(Shared& shared, int parity) {
     shared.fine[parity][threadIdx.x] = 0;
     if (threadIdx.x == 0)
       shared.block_sample[parity] = 0;
-    if (RowBlock::finds_extents && threadIdx.x == 0)
+    if (plan::finds_extents && threadIdx.x == 0)
       shared.extent[parity] = Extent::none();
   }
 }
@@ -79,18 +78,18 @@ __device__ __forceinline__ void join(Extent own, Extent& joined) {
 }
 
 // Joins the threads' values of each row, from a thread's first one on: first those of a warp, then in shared memory.
-template <typename RowBlock, typename Joined, typename Join, typename Atomic>
-__device__ __forceinline__ void share(unsigned (&own)[RowBlock::own_rows], Joined* joined, int row, Join join,
+template <bool mn_major, int own_rows, typename Joined, typename Join, typename Atomic>
+__device__ __forceinline__ void share(unsigned (&own)[own_rows], int lanes, Joined* joined, int row, Join join,
                                       Atomic atomic) {
-  constexpr bool mn_major = RowBlock::mn_major;
-  constexpr int first = mn_major ? RowBlock::lanes : 1;
-  constexpr int past = mn_major ? 32 : RowBlock::lanes < 32 ? RowBlock::lanes : 32;
+  const int first = mn_major ? lanes : 1, past = mn_major ? 32 : min(lanes, 32);
 #pragma unroll
-  for (int i = 0; i < RowBlock::own_rows; ++i) {
+  for (int i = 0; i < own_rows; ++i) {
 #pragma unroll
-    for (int distance = first; distance < past; distance *= 2)
-      own[i] = join(own[i], __shfl_xor_sync(0xffffffffu, own[i], distance));
-    if (mn_major ? threadIdx.x % 32 < RowBlock::lanes : threadIdx.x % past == 0)
+    for (int distance = 1; distance < 32; distance *= 2)
+      if (first <= distance && distance < past)
+        own[i] = join(own[i], __shfl_xor_sync(0xffffffffu, own[i], distance));
+    const int lane = threadIdx.x % 32;
+    if (mn_major ? lane < lanes : (lane & (past - 1)) == 0)
       atomic(&joined[row + i], own[i]);
   }
 }

@@ -1,13 +1,11 @@
 // Splits float32 operands into terms of 16-bit numbers whose sum they are, scaled by a power of two for each row
 // (for B: for each column). One launch serves both operands of a product, or the one that is not packed.
 //
-//   plan::full_range false   float16 terms, two of them (or one): enough for ordinary values. range statistics tell
-//   whether
-//                      these are ordinary. Of 16-bit numbers one term is enough.
+//   plan::full_range false   float16 terms, two of them (or one): enough for ordinary values. Range statistics tell
+//                            whether these are ordinary. Of 16-bit numbers one term is enough.
 //   plan::full_range true    bfloat16 terms, three for all of float32's bits, and for values of any size; and, if there
-//   are
-//                      infinities or NaNs, one more that tells them from other numbers. Runs only where the others do
-//                      not do.
+//                            are infinities or NaNs, one more that tells them from other numbers. Runs only where the
+//                            others do not do.
 //
 // The terms have the layout of the operand: they are made of lines that run along K (K-major) or along the rows
 // (MN-major), and lie one behind the other along K.
@@ -30,7 +28,11 @@
 
 namespace tilesmith {
 
-template <typename RowBlock>
+using KindOfA = Kind<plan::a::Source, plan::a::terms, plan::a::mn_major, plan::a::access, plan::a::rows>;
+using KindOfB = Kind<plan::b::Source, plan::b::terms, plan::b::mn_major, plan::b::access, plan::b::rows>;
+
+// `only_scales`: the product makes its own terms.
+template <typename Kind, bool only_scales = false>
 __device__ __forceinline__ void split_operand(const Operand& o, Shared& shared, bool special) {
   if (!plan::full_range && threadIdx.x == 0)
     shared.range_stats = RangeStats::none();
@@ -38,19 +40,20 @@ __device__ __forceinline__ void split_operand(const Operand& o, Shared& shared, 
   const unsigned block =
       blockIdx.x < o.first_block ? blockIdx.x + gridDim.x - o.first_block : blockIdx.x - o.first_block;
   int parity = 0;
-  for (unsigned task = block / RowBlock::k_chunks; task < o.tasks; task += gridDim.x / RowBlock::k_chunks) {
-    Task<RowBlock> row_block(o, task, block % RowBlock::k_chunks);
-    if constexpr (plan::full_range && RowBlock::for_scales)
+  const int k_chunk = block & ((1 << o.log2_k_chunks) - 1);
+  for (unsigned task = block >> o.log2_k_chunks; task < o.tasks; task += gridDim.x >> o.log2_k_chunks) {
+    Task<Kind> row_block(o, task, k_chunk);
+    if constexpr (plan::full_range && only_scales)
       row_block.run_for_full_range_scales();
     else if constexpr (plan::full_range)
       row_block.run_full_range(special);
-    else if constexpr (RowBlock::for_scales)
+    else if constexpr (only_scales)
       row_block.run_for_scales(shared, parity);
     else
       row_block.run(shared, parity);
     parity ^= 1;
   }
-  if constexpr (!plan::full_range && !RowBlock::for_scales) {
+  if constexpr (!plan::full_range && !only_scales) {
     __syncthreads();
     if (threadIdx.x == 0)
       o.range_stats[block] = shared.range_stats;
@@ -60,9 +63,10 @@ __device__ __forceinline__ void split_operand(const Operand& o, Shared& shared, 
 
 // Every block finds the range check itself, and leaves it to the next launch.
 __device__ __forceinline__ void judge(const Parameters& p) {
-  __shared__ PartCounts<plan::a_parts> counts;
-  const RangeStats a = total_of_parts<plan::threads>(counts, p.operands[0].range_stats, p.row_groups);
-  const RangeStats b = total<plan::b::k_chunks>(p.operands[plan::operands - 1].range_stats, p.b_range_stats_count);
+  __shared__ PartCounts<plan::max_parts> counts;
+  const RangeStats a =
+      total_of_parts<plan::threads>(counts, p.operands[0].range_stats, p.row_groups, p.operands[0].parts);
+  const RangeStats b = total(p.operands[1].range_stats, p.b_range_stats_count, 1 << p.operands[1].log2_k_chunks);
   if (threadIdx.x == 0) {
     const RangeCheck found = range_check(a, b, p.operands[0].depth);
     *p.range_check = found == RangeCheck::in_range && needs_full_range(b) ? RangeCheck::full_range : found;
@@ -83,13 +87,9 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       return;
     special = *p.range_check == RangeCheck::special;
   }
-  namespace a = plan::a;
-  namespace b = plan::b;
-  split_operand<RowBlock<a::Source, a::terms, a::mn_major, a::access, a::rows, a::k_chunks, plan::finds_extents,
-                         a::corrects_bias, plan::a_parts, plan::a_is_rs>>(p.operands[0], shared, special);
-  if constexpr (plan::operands > 1)
-    split_operand<RowBlock<b::Source, b::terms, b::mn_major, b::access, b::rows, b::k_chunks, plan::finds_extents,
-                           b::corrects_bias>>(p.operands[plan::operands - 1], shared, special);
+  split_operand<KindOfA, plan::a_is_rs>(p.operands[0], shared, special);
+  if (p.count > 1)
+    split_operand<KindOfB>(p.operands[1], shared, special);
 }
 
 }  // namespace tilesmith

@@ -58,7 +58,7 @@ _SCALE_PADDING: Final = 256  # rows past the last one that a tile may ask for
 BLOCKS_PER_SM: Final = 3
 MAX_ROWS: Final = 64
 _SAMPLED_ROWS: Final = 8
-_MAX_K_CHUNKS: Final = 128
+MAX_PARTS: Final = 128  # of K, that count apart
 _MIN_OF_A_TASK: Final = 4096  # values that are worth a block
 _MAX_OF_A_TASK: Final = 16384
 _MANY_TASKS: Final = 1024  # enough for all blocks
@@ -253,12 +253,12 @@ def range_stats_bytes(device: Device) -> int:
 
 
 def range_check_offset(device: Device) -> int:
-    return 2 * max(device.sm_count * BLOCKS_PER_SM, _MAX_K_CHUNKS) * _RANGE_STATS_BYTES
+    return 2 * max(device.sm_count * BLOCKS_PER_SM, MAX_PARTS) * _RANGE_STATS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """struct RowBlock of split.cu: the rows that a block takes, and the parts that their K is cut into."""
+    """The rows that a block of split.cu takes, and the parts that their K is cut into: powers of two."""
 
     rows: int
     k_chunks: int
@@ -280,5 +280,5 @@ def _row_block(along_rows: bool, rows: int, depth: int, matrices: int) -> RowBlo
         # As many as a block has time for, if all blocks have some.
         fitting = (n for n in (32, 16, 8, 4, 2) if n * depth <= _MAX_OF_A_TASK and tasks(n) >= _MANY_TASKS)
         taken = next(fitting, 1 if depth > 256 else 8)
-    most = min(taken * depth // _MIN_OF_A_TASK, _MANY_TASKS // tasks(taken), _MAX_K_CHUNKS)
+    most = min(taken * depth // _MIN_OF_A_TASK, _MANY_TASKS // tasks(taken), MAX_PARTS)
     return RowBlock(taken, 1 << max(most.bit_length() - 1, 0))

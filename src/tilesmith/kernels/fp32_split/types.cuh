@@ -29,28 +29,38 @@ struct Shared {
   Extent extent[2];
 };
 
-// How the threads of a block share a row block.
-//
-// `parts` of K have been counted apart: its K chunks, or more of them where the product counts (`for_scales`).
-// `corrects_bias`: see split.cu.
-template <typename Source_, int terms_, bool mn_major_, Access access_, int rows_, int k_chunks_, bool finds_extents_,
-          bool corrects_bias_, int parts_ = k_chunks_, bool for_scales_ = false>
-struct RowBlock {
+__device__ constexpr int log2_of(int power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
+
+// A kind of operand, and how the threads of a block share a row block of it. That has `rows` rows, a power of two, or
+// as many as the parameters tell if they are none; if lines run along them, max_rows.
+template <typename Source_, int terms_, bool mn_major_, Access access_, int rows_>
+struct Kind {
   using Source = Source_;
   static constexpr int terms = terms_;
   static constexpr bool mn_major = mn_major_;
   static constexpr Access access = access_;
-  static constexpr int rows = rows_, k_chunks = k_chunks_, parts = parts_;
-  static constexpr bool finds_extents = finds_extents_;
-  static constexpr bool corrects_bias = corrects_bias_;
-  static constexpr bool for_scales = for_scales_;
-  static constexpr int lanes = mn_major ? rows / vector : plan::threads / rows;  // side by side along a line
-  static constexpr int lines = plan::threads / lanes;                            // at once
-  static constexpr int step = mn_major ? lines : lanes * vector;                 // along K
-  static constexpr int at_once = 4;                                              // steps whose values are under way
-  static constexpr int own_rows = mn_major ? vector : 1;                         // of a thread
-  static constexpr int samples = mn_major ? lines : lanes < 32 ? lanes : 32;     // of a row
-  static_assert(rows <= max_rows && lanes * lines == plan::threads);
+  static constexpr int at_once = 4;                       // steps whose values are under way
+  static constexpr int own_rows = mn_major ? vector : 1;  // of a thread
+
+  // Of the threads, how many are side by side along a line.
+  static __device__ __forceinline__ int log2_lanes(const Operand& o) {
+    if constexpr (mn_major)
+      return log2_of(max_rows / vector);
+    else if constexpr (rows_ > 0)
+      return log2_of(plan::threads / rows_);
+    else
+      return o.log2_lanes;
+  }
+  static __device__ __forceinline__ int lanes(const Operand& o) { return 1 << log2_lanes(o); }
+  // How many lines they have at once.
+  static __device__ __forceinline__ int lines(const Operand& o) { return plan::threads >> log2_lanes(o); }
+  // Of the row block.
+  static __device__ __forceinline__ int rows(const Operand& o) { return mn_major ? max_rows : lines(o); }
+  // Along K.
+  static __device__ __forceinline__ int step(const Operand& o) { return mn_major ? lines(o) : lanes(o) * vector; }
+  // Of a row.
+  static __device__ __forceinline__ int log2_samples(const Operand& o) { return min(log2_lanes(o), mn_major ? 4 : 5); }
+  static __device__ __forceinline__ int samples(const Operand& o) { return 1 << log2_samples(o); }
 };
 
 }  // namespace tilesmith

@@ -31,7 +31,7 @@ constexpr int share = sums / plan::warps_k;  // of those, what it stores
 static_assert(share % mmas_n == 0);
 
 using plan::Parameters;
-using OwnEpilogue = Epilogue<float, plan::batch_dims>;
+using OwnEpilogue = Epilogue<float, max_batch_dims>;
 
 using TileOfA = CopiedTile<plan::tile_m, plan::tile_k, 2 * mmas_m, plan::threads, plan::a_along_k, plan::a_aligned>;
 using TileOfB = CopiedTile<plan::tile_n, plan::tile_k, mmas_n, plan::threads, plan::b_along_k, plan::b_aligned>;
@@ -119,12 +119,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const float* a = p.a;
   const float* b = p.b;
   int tile_n = blockIdx.x;
-  if constexpr (plan::batch_dims > 0) {
+  if (tile_n >= p.tiles_n) {
     const int matrix = blockIdx.x / p.tiles_n;
     tile_n -= matrix * p.tiles_n;
-    const BatchIndex index = BatchIndex::of<plan::batch_dims>(matrix, p.batch);
+    const BatchIndex index = BatchIndex::of(matrix, p.batch);
 #pragma unroll
-    for (int d = 0; d < plan::batch_dims; ++d) {
+    for (int d = 0; d < max_batch_dims; ++d) {
       a += index.at[d] * p.a_batch_strides[d];
       b += index.at[d] * p.b_batch_strides[d];
     }
@@ -190,10 +190,10 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const Share own(ptx::forgotten(threadIdx.x));
   float* out = p.out;
   OwnEpilogue epilogue(p.epilogue);
-  if constexpr (plan::batch_dims > 0) {
-    const BatchIndex index = BatchIndex::of<plan::batch_dims>(ptx::forgotten(blockIdx.x) / p.tiles_n, p.batch);
+  if (const int block = ptx::forgotten(blockIdx.x); block >= p.tiles_n) {
+    const BatchIndex index = BatchIndex::of(block / p.tiles_n, p.batch);
 #pragma unroll
-    for (int d = 0; d < plan::batch_dims; ++d) out += index.at[d] * p.out_batch_strides[d];
+    for (int d = 0; d < max_batch_dims; ++d) out += index.at[d] * p.out_batch_strides[d];
     epilogue.move_to(index.at);
   }
   double ordered[sums], total[share];

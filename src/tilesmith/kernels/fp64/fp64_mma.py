@@ -147,7 +147,6 @@ class Constants(KernelConstants):
     b_along_k: bool
     b_aligned: bool
     out_aligned: bool
-    batch_dims: int
     epilogue: EpilogueConstants
 
 
@@ -203,7 +202,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         n=p.n,
         k=p.k,
         tiles_n=tiles_n,
-        epilogue=EpilogueParameters.of(p.epilogue, len(p.batch), fastest_first=True),
+        epilogue=EpilogueParameters.of(p.epilogue, MAX_BATCH_DIMS, fastest_first=True),
     )
     blocks_per_sm = _blocks_per_sm(tile, a, b)
     constants = Constants(
@@ -220,7 +219,6 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         b_along_k=b.along_k,
         b_aligned=b.aligned,
         out_aligned=aligned_lines(p.out) and p.out.column_stride == 1,
-        batch_dims=len(p.batch),
         epilogue=EpilogueConstants.of(p.epilogue),
     )
     kernel = Kernel.of(

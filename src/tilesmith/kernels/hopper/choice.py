@@ -9,6 +9,7 @@ from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K
 from tilesmith.core.plan import Cost
 from tilesmith.core.problem import Problem
+from tilesmith.kernels.fp32_split.terms import MAX_PARTS
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper.layout import Configuration, Layout, cluster_tiles, fastest_first, schemes_of
 from tilesmith.kernels.hopper.tiles import MIN_TILE, Cut, configurations, cuts, may_be_rs
@@ -116,7 +117,7 @@ def _kind(layout: Layout, traits: Traits, device: Device) -> tuple[Hashable, ...
     p = layout.problem
     has_residual = p.epilogue is not None and p.epilogue.residual is not None
     gpu = (device.name, device.sm_count, device.shared_bytes_per_block)
-    return (gpu, p.accuracy, traits, layout.a.straddles, layout.b.straddles, has_residual)
+    return (gpu, p.accuracy, traits, layout.out.is_partial, layout.a.straddles, layout.b.straddles, has_residual)
 
 
 def laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration, Layout]]:
@@ -140,6 +141,8 @@ def unsuited_to(layout: Layout, device: Device, c: Configuration) -> str | None:
         return "only float32 that is not packed, in several terms and more than one step along K, is split on the way"
     if c.rs and not traits.rs:
         return "TMA cannot read A where it lies"
+    if c.rs and c.split_k > MAX_PARTS:
+        return f"what splits A in registers counts {MAX_PARTS} parts of K at most"
     if c.consumers > _MAX_CONSUMERS and (reason := _needs_registers(traits)):
         return f"a tile of {c.tile_m} rows has no registers for {reason}"
     if c.split_k > layout.k_steps:

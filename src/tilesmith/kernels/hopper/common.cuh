@@ -16,8 +16,8 @@ using plan::Parameters;
 
 constexpr int consumers = plan::tile_m / wgmma_m;
 constexpr int dims = 2 + plan::batch_dims;
-constexpr int elements = plan::tile_n / 2;                              // of a tile that a consumer's thread holds
-constexpr bool several = plan::batch_dims > 0 || plan::out_is_partial;  // matrices or parts of K
+constexpr bool several = plan::out_batch_dims > 0;  // matrices or parts of K
+constexpr int elements = plan::tile_n / 2;          // of a tile that a consumer's thread holds
 constexpr int chunks = plan::tile_n / plan::chunk;
 static_assert(consumers * wgmma_m == plan::tile_m);
 static_assert((consumers + 1) * warpgroup_threads == plan::threads);

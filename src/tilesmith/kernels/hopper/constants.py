@@ -6,11 +6,12 @@ from typing import Final
 from tilesmith.core.params import KernelConstants, KernelEnum
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.epilogue import EpilogueConstants
-from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, Scale, Tile, Traits
+from tilesmith.kernels.hopper.traits import MAX_EXTENTS, MAX_PROMOTED_TILE_N, Scale, Tile, Traits
 from tilesmith.kernels.output import Store
 
 # Registers of a producer's and of a consumer's thread, by consumers. They come from the pool of a block that started
-# with registers_per_sm / threads for each.
+# with registers_per_sm / threads for each. A consumer that splits A needs many, but for full-range terms: their tiles
+# are narrow.
 _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 _RS_REGISTERS: Final = {1: (24, 248), 2: (24, 240)}
 
@@ -41,7 +42,6 @@ class GemmConstants(KernelConstants):
     out_batch_dims: int
     out_along_m: bool
     out_store: Store
-    out_is_partial: bool
     out_by_warp: bool
     chunk: int
     store_buffers: int
@@ -52,10 +52,10 @@ class GemmConstants(KernelConstants):
     residual_vector: int
 
     @classmethod
-    def of(cls, traits: Traits, tile: Tile, stages: int, store_waits: bool) -> "GemmConstants":
-        """`store_waits`: results are stored while the next tile is multiplied."""
+    def of(cls, traits: Traits, tile: Tile, stages: int) -> "GemmConstants":
         own = traits.staging(tile.n)
-        registers = (_RS_REGISTERS if traits.rs else _REGISTERS)[tile.consumers]
+        needs_many = traits.rs and traits.scale is Scale.FACTORS
+        registers = (_RS_REGISTERS if needs_many else _REGISTERS)[tile.consumers]
         return GemmConstants(
             Output=CUDA_TYPES[traits.out],
             tile_m=tile.m,
@@ -70,11 +70,10 @@ class GemmConstants(KernelConstants):
             out_batch_dims=traits.out_batch_dims,
             out_along_m=traits.out_along_m,
             out_store=own.store,
-            out_is_partial=traits.out_is_partial,
             out_by_warp=own.by_warp,
             chunk=own.chunk,
             store_buffers=own.buffers,
-            store_waits=store_waits,
+            store_waits=tile.store_waits,
             producer_registers=registers[0],
             consumer_registers=registers[1],
             epilogue=traits.epilogue,
@@ -93,9 +92,9 @@ class RsConstants(GemmConstants):
     b_k_chunks: int
 
     @classmethod
-    def of_fp32(cls, traits: Traits, tile: Tile, stages: int, store_waits: bool, runs: Runs) -> "RsConstants":
+    def of_fp32(cls, traits: Traits, tile: Tile, stages: int, runs: Runs) -> "RsConstants":
         return RsConstants(
-            **vars(GemmConstants.of(traits, tile, stages, store_waits)),
+            **vars(GemmConstants.of(traits, tile, stages)),
             terms=traits.terms,
             scale=traits.scale,
             runs=runs,
@@ -113,21 +112,14 @@ class TermConstants(RsConstants):
     max_promoted_tile_n: int = MAX_PROMOTED_TILE_N
     a_k_chunks: int
     skips_zeros: bool
-    a_block_rows: int
-    b_block_rows: int
-    extents_m: int
-    extents_n: int
+    max_extents: int = MAX_EXTENTS
 
     @classmethod
-    def of_fp32(cls, traits: Traits, tile: Tile, stages: int, store_waits: bool, runs: Runs) -> "TermConstants":
+    def of_fp32(cls, traits: Traits, tile: Tile, stages: int, runs: Runs) -> "TermConstants":
         return TermConstants(
-            **vars(RsConstants.of_fp32(traits, tile, stages, store_waits, runs)),
+            **vars(RsConstants.of_fp32(traits, tile, stages, runs)),
             a_terms=traits.a_terms,
             b_terms=traits.b_terms,
             a_k_chunks=traits.a_k_chunks,
-            skips_zeros=any(tile.extents),
-            a_block_rows=tile.extent_rows[0],
-            b_block_rows=tile.extent_rows[1],
-            extents_m=max(tile.extents[0], 1),
-            extents_n=max(tile.extents[1], 1),
+            skips_zeros=tile.skips_zeros,
         )

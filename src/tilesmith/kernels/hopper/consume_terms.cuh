@@ -16,7 +16,7 @@ __device__ __forceinline__ void consume_terms(const Parameters& p, Shared& share
   Results results;
   bool is_waiting = false;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    const Work work = shared.without_zeros(tiles.work());
+    const Work work = shared.without_zeros(tiles.work(), p.schedule);
     const auto facts = driver.facts(work);
     products.start();
     if (is_waiting)

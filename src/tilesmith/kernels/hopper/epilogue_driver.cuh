@@ -18,7 +18,7 @@ __device__ __forceinline__ Destination<Output> destination(const Parameters& p, 
                             share.first_m(work.tile) + consumer * wgmma_m, share.first_n(work.tile)};
 #pragma unroll
   for (int d = 0; d < plan::batch_dims; ++d) to.matrix += to.batch.at[d] * p.out_batch_stride[d];
-  if constexpr (plan::out_is_partial)
+  if (several && p.out_is_partial)
     to.batch = {{work.k_part * p.schedule.batches + work.batch}};
   return to;
 }

@@ -38,13 +38,12 @@ struct Operands {
 struct Barriers {
   Ring ring;
 };
-struct Shared
-    : Operands,
-      StagedResults<ResultStorer::shared_bytes>,
-      Barriers,
-      ColumnScales,
-      ColumnBias<bias_of == BiasOf::columns>,
-      TileExtents<plan::skips_zeros, plan::extents_m, plan::extents_n, plan::a_block_rows, plan::b_block_rows> {};
+struct Shared : Operands,
+                StagedResults<ResultStorer::shared_bytes>,
+                Barriers,
+                ColumnScales,
+                ColumnBias<bias_of == BiasOf::columns>,
+                TileExtents<plan::skips_zeros> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Loads for every step of a tile along K the terms of A, the last one first, each together with one of B; or, where
@@ -55,7 +54,6 @@ __device__ __forceinline__ void load_terms(const Parameters& p, Shared& shared, 
   constexpr unsigned short whole_cluster = (1 << plan::cluster) - 1;
   const int first_m = share.first_m(work.tile), first_n = share.first_n(work.tile);
   const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size);
-  const BatchIndex a_batch = batch * p.a_moves, b_batch = batch * p.b_moves;
   for (int k = work.first_k; k < work.first_k + work.k_steps; ++k)
 #pragma unroll
     for (int term = 0; term < terms; ++term) {
@@ -67,10 +65,10 @@ __device__ __forceinline__ void load_terms(const Parameters& p, Shared& shared, 
       shared.ring.acquire(at, (with_a ? ATile::bytes : 0) + (with_b ? BTile::bytes : 0));
       ptx::Barrier& full = shared.ring.full[at.stage];
       if (with_a)
-        ATile::load<dims>(shared.a[at.stage], p.a, first_m, a_k, a_batch, full, 0, 1);
+        ATile::load<dims>(shared.a[at.stage], p.a, first_m, a_k, batch * p.a_moves, full, 0, 1);
       if (with_b)
-        BTile::load<dims>(shared.b[plan::stationary_b ? term : at.stage], p.b, first_n, b_k, b_batch, full, share.place,
-                          whole_cluster);
+        BTile::load<dims>(shared.b[plan::stationary_b ? term : at.stage], p.b, first_n, b_k, batch * p.b_moves, full,
+                          share.place, whole_cluster);
       last = at;
       at.advance();
     }
@@ -80,7 +78,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   Ring::Position at, last;
   int columns = -1;  // whose tile of B stays
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    const Work work = shared.without_zeros(tiles.work());
+    const Work work = shared.without_zeros(tiles.work(), p.schedule);
     const bool load_b = !plan::stationary_b || work.tile.n != columns;
     if (plan::stationary_b && load_b && columns >= 0)
       shared.ring.wait_empty(last);  // then nobody needs the old one
@@ -108,8 +106,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
 
   bool special = false;
   if constexpr (plan::runs == Runs::if_in_range) {
-    const RangeStats a = total<plan::a_k_chunks>(p.a_range_stats, p.a_range_stats_count);
-    const RangeStats b = total<plan::b_k_chunks>(p.b_range_stats, p.b_range_stats_count);
+    const RangeStats a = total(p.a_range_stats, p.a_range_stats_count, Known<plan::a_k_chunks>());
+    const RangeStats b = total(p.b_range_stats, p.b_range_stats_count, Known<plan::b_k_chunks>());
     const RangeCheck found = range_check(a, b, p.depth);
     if (blockIdx.x == 0 && threadIdx.x == 0)
       *p.range_check = found;
@@ -121,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
       return;
     special = found == RangeCheck::special;
   }
-  shared.find(p.a_extents, p.b_extents);
+  shared.find(p.a_extents, p.b_extents, p.schedule);
 
   if (warp < 4) {
     ptx::registers_decrease<plan::producer_registers>();

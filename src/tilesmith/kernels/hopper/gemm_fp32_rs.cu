@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32_rs(cons
       return;
     special = found == RangeCheck::special;
   } else {
-    only_counts = needs_full_range(total<plan::b_k_chunks>(p.b_range_stats, p.b_range_stats_count));
+    only_counts = needs_full_range(total(p.b_range_stats, p.b_range_stats_count, Known<plan::b_k_chunks>()));
   }
 
   if (warp < 4) {

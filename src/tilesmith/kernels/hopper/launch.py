@@ -84,13 +84,20 @@ class RowBlockExtents(ParameterBlock):
 
     found: Annotated[Pointer, to("const tilesmith::Extent", "kernels/fp32_split/extent.cuh")]
     row_blocks: Int32
+    rows: Int32  # of a row block
+    k_chunks: Int32
 
     @classmethod
     def of(cls, findings: Findings | None, matrix: Matrix) -> "RowBlockExtents":
         if findings is None or findings.extents is None:
-            return cls(found=None, row_blocks=0)
-        row_blocks = math.ceil(matrix.rows / findings.row_block.rows)
-        return cls(found=Address("workspace", findings.extents), row_blocks=row_blocks)
+            return cls(found=None, row_blocks=0, rows=0, k_chunks=0)
+        own = findings.row_block
+        return cls(
+            found=Address("workspace", findings.extents),
+            row_blocks=math.ceil(matrix.rows / own.rows),
+            rows=own.rows,
+            k_chunks=own.k_chunks,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +108,7 @@ class _Common(ParameterBlock):
     b: MapSlot
     out: MapSlot
     out_lines: OutputLines
+    out_is_partial: Int32  # in the workspace, a matrix for each part of K and each of the batch
     out_batch_stride: Int64s
     schedule: Schedule
     batch_size: Int32s
@@ -123,6 +131,7 @@ class _Common(ParameterBlock):
                 count=out.lines,
                 length=out.length,
             ),
+            out_is_partial=int(out.is_partial),
             out_batch_stride=_padded(() if out.is_partial else out.batch_strides),
             schedule=Schedule(
                 tiles_m=tiles_m,
@@ -134,7 +143,7 @@ class _Common(ParameterBlock):
                 raster_group=1 if traits.only_stores else _RASTER_GROUP,  # memory prefers to be written along rows
                 column_group=column_group(p, device, c.tile_n),
             ),
-            batch_size=_padded(p.batch),
+            batch_size=(*p.batch, *(1,) * (MAX_BATCH_DIMS - len(p.batch))),
             a_moves=_padded(tuple(int(stride != 0) for stride in a.batch_strides)),
             b_moves=_padded(tuple(int(stride != 0) for stride in b.batch_strides)),
         )
@@ -200,6 +209,9 @@ def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
 def product_launch(layout: Layout, device: Device, c: Configuration, runs: Runs = Runs.ALWAYS) -> KernelLaunch:
     """The launch that multiplies. `runs`: when it does, if the operands are float32."""
     traits, tile = layout.traits, layout.tile(device, c)
+    at_once, all_clusters = clusters_at_once(layout.problem, device, tile), clusters_of(layout, c)
+    if traits.out.itemsize == OPERAND_BYTES and all_clusters > at_once:
+        tile = tile._replace(store_waits=True)
     parameters: GemmParameters | Fp32Parameters
     if layout.split is None:
         parameters = GemmParameters(
@@ -208,11 +220,9 @@ def product_launch(layout: Layout, device: Device, c: Configuration, runs: Runs 
         )
     else:
         parameters = Fp32Parameters.of_fp32(layout, traits, device, c, layout.split)
-    at_once, all_clusters = clusters_at_once(layout.problem, device, tile), clusters_of(layout, c)
-    store_waits = traits.out.itemsize == OPERAND_BYTES and all_clusters > at_once
     declared = parameters.declaration(), parameters.headers()
     return KernelLaunch(
-        _kernel(traits, tile, store_waits, runs, device.shared_bytes_per_block, declared),
+        _kernel(traits, tile, runs, device.shared_bytes_per_block, declared),
         parameters,
         grid=(min(all_clusters, at_once) * c.cluster, 1, 1),
         cluster=c.cluster,
@@ -222,16 +232,14 @@ def product_launch(layout: Layout, device: Device, c: Configuration, runs: Runs 
 
 
 @cache
-def _kernel(
-    traits: Traits, tile: Tile, store_waits: bool, runs: Runs, shared_limit: int, declared: tuple[str, tuple[str, ...]]
-) -> Kernel:
+def _kernel(traits: Traits, tile: Tile, runs: Runs, shared_limit: int, declared: tuple[str, tuple[str, ...]]) -> Kernel:
     stages, shared_bytes = shared_memory(traits, tile, shared_limit)
     constants: GemmConstants
     if traits.scale is Scale.NONE:
-        name, constants = "gemm", GemmConstants.of(traits, tile, stages, store_waits)
+        name, constants = "gemm", GemmConstants.of(traits, tile, stages)
     elif traits.rs:
-        name, constants = "gemm_fp32_rs", RsConstants.of_fp32(traits, tile, stages, store_waits, runs)
+        name, constants = "gemm_fp32_rs", RsConstants.of_fp32(traits, tile, stages, runs)
     else:
-        name, constants = "gemm_fp32", TermConstants.of_fp32(traits, tile, stages, store_waits, runs)
+        name, constants = "gemm_fp32", TermConstants.of_fp32(traits, tile, stages, runs)
     wgmma = Wgmma(tile.n, traits.operand, traits.a_mn_major, traits.b_mn_major, a_in_registers=traits.rs)
     return Kernel(name, f"kernels/hopper/{name}.cu", constants, *declared, tile.threads, shared_bytes, wgmma)

@@ -12,13 +12,12 @@ from tilesmith.core.problem import EpilogueSpec, Problem
 from tilesmith.kernels import operand, output
 from tilesmith.kernels.epilogue import EpilogueConstants, elements_at_once
 from tilesmith.kernels.fp32_split import terms
-from tilesmith.kernels.fp32_split.terms import SCHEMES, RowBlock, Scheme, Schemes, Split
-from tilesmith.kernels.hopper.traits import OPERAND_BYTES, WGMMA_M, Scale, Tile, Traits
+from tilesmith.kernels.fp32_split.terms import SCHEMES, Scheme, Schemes, Split
+from tilesmith.kernels.hopper.traits import MAX_EXTENTS, OPERAND_BYTES, WGMMA_M, Scale, Tile, Traits
 from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, Operand, round_up
 from tilesmith.kernels.output import Output
 
 _MIN_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
-_MAX_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 SHORT_K: Final = 512  # in sums up to this, what two terms leave out may be more than what torch rounds off
 
 
@@ -147,10 +146,6 @@ class Layout:
         a_terms = b_terms = 1
         if scheme is not None:
             a_terms, b_terms = (scheme.terms_of(operand.matrix.dtype) for operand in (a, b))
-        a_k_chunks = b_k_chunks = 1
-        if self.split is not None:
-            batch = self.problem.batch
-            a_k_chunks, b_k_chunks = (RowBlock.of(operand.matrix, batch).k_chunks for operand in (a, b))
         return Traits(
             operand=b.dtype,
             a_terms=a_terms,
@@ -159,27 +154,24 @@ class Layout:
             rs=scheme is not None and a.terms == 1 and a.dtype == torch.float32,
             a_mn_major=a.mn_major,
             b_mn_major=b.mn_major,
-            batch_dims=len(self.problem.batch),
+            batch_dims=operand.walked_dims(self.problem.batch),
+            out_batch_dims=operand.walked_dims(out.batch),
             out=out.dtype,
-            out_batch_dims=len(out.batch),
             out_along_m=out.along_m,
             out_aligned=out.aligned,
-            out_is_partial=out.is_partial,
             only_stores=self.problem.k <= TILE_K and not out.is_partial,
             epilogue=EpilogueConstants.of(self.epilogue),
             residual_vector=self._residual_vector,
             with_least_product=a_terms == b_terms == 2 and self.problem.k <= SHORT_K,
-            a_k_chunks=a_k_chunks,
-            b_k_chunks=b_k_chunks,
+            a_k_chunks=1 if self.split is None else self.split[0].findings.row_block.k_chunks,
+            b_k_chunks=1 if self.split is None else self.split[1].findings.row_block.k_chunks,
         )
 
     def tile(self, device: Device, c: Configuration) -> Tile:
         """What a block computes of this configuration."""
-        tile = Tile(c.tile_m, c.tile_n, c.cluster, stationary_b(self, device, c))
-        if self.scheme is None or self.scheme.full_range or not _skips_zeros(self.problem, c):
-            return tile
-        rows = RowBlock.of(self.a.matrix, ()).rows, RowBlock.of(self.b.matrix, ()).rows
-        return tile._replace(extents=cluster_tiles(self.problem, c), extent_rows=rows)
+        may_skip = self.scheme is not None and not self.scheme.full_range
+        skips_zeros = may_skip and _skips_zeros(self.problem, c)
+        return Tile(c.tile_m, c.tile_n, c.cluster, stationary_b(self, device, c), skips_zeros)
 
     @property
     def epilogue(self) -> EpilogueSpec | None:
@@ -203,7 +195,7 @@ def _skips_zeros(problem: Problem, c: Configuration) -> bool:
         return False
     is_plain = not p.batch and not (p.a.packed or p.b.packed) and p.a.dtype == p.b.dtype
     is_whole = not c.rs and c.split_k == 1 and p.k > TILE_K
-    return schemes.ordinary.terms > 1 and is_plain and is_whole and sum(cluster_tiles(p, c)) <= _MAX_EXTENTS
+    return schemes.ordinary.terms > 1 and is_plain and is_whole and sum(cluster_tiles(p, c)) <= MAX_EXTENTS
 
 
 def fastest_first(problem: Problem) -> Problem:

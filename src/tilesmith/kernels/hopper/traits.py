@@ -14,6 +14,7 @@ from tilesmith.kernels.output import Staging
 WGMMA_M: Final = 64
 MAX_PROMOTED_TILE_N: Final = 192  # columns of a tile that has two sets of sums
 OPERAND_BYTES: Final = 2
+MAX_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 _MAX_STAGES: Final = 24
 _BARRIER_BYTES: Final = 16  # of a stage
 _SCALE_BYTES: Final = 4  # of a column
@@ -39,17 +40,16 @@ class Traits(NamedTuple):
     rs: bool  # A is float32, and split in registers
     a_mn_major: bool
     b_mn_major: bool
-    batch_dims: int
-    out: torch.dtype
+    batch_dims: int  # none, one, or all that a kernel walks
     out_batch_dims: int
+    out: torch.dtype
     out_along_m: bool
     out_aligned: bool
-    out_is_partial: bool
     only_stores: bool  # K is one step: the output's way to memory decides
     epilogue: EpilogueConstants
     residual_vector: int  # elements of a residual that are read at once, if it is staged: tile_residual.cuh. Else 0
     with_least_product: bool = False  # of two terms, the product of the second ones counts too
-    a_k_chunks: int = 1
+    a_k_chunks: int = 1  # that K was cut into where it was split into terms
     b_k_chunks: int = 1
 
     @property
@@ -87,10 +87,8 @@ class Tile(NamedTuple):
     n: int
     cluster: int  # tiles one below the other that share columns of B
     stationary_b: bool = False  # a block keeps to its columns, and loads their tile of B once
-    # The extents of how many rows and columns of tiles are in shared memory, and of how many rows of each operand one
-    # of those is that are found: for tiles that skip zeros.
-    extents: tuple[int, int] = (0, 0)
-    extent_rows: tuple[int, int] = (1, 1)
+    skips_zeros: bool = False  # it leaves out steps along K in which an operand is zero
+    store_waits: bool = False  # it stores results while the next tile is multiplied
 
     @property
     def consumers(self) -> int:
@@ -109,7 +107,7 @@ def shared_memory(traits: Traits, tile: Tile, most: int) -> tuple[int, int]:
         once += tile.consumers * tile.n * _SCALE_BYTES
     if traits.epilogue.bias_of is BiasOf.COLUMNS:
         once += tile.consumers * tile.n * _BIAS_BYTES
-    once += sum(tile.extents) * EXTENT_BYTES
+    once += tile.skips_zeros * MAX_EXTENTS * EXTENT_BYTES
     a_bytes, b_bytes = (rows * TILE_K * OPERAND_BYTES for rows in (tile.m, traits.b_extent(tile.n)))
     if traits.rs:
         a_bytes, b_bytes = tile.m * TILE_K * torch.float32.itemsize, traits.terms * b_bytes

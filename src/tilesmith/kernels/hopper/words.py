@@ -12,19 +12,20 @@ from tilesmith.kernels.fp32_split.terms import SCHEMES, term_products
 from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, RETURNS_IF_OUT_OF_RANGE, dtype_of, scheme_of
 from tilesmith.kernels.fp32_split.words import describe as split_words
 from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
+from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters
 
 
 def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
     match launch.kernel.constants:
         case GemmConstants() as c:
-            return _product_words(c, plan)
+            return _product_words(c, launch, plan)
         case SplitConstants():
             return split_words(launch, plan)
         case _:
             return words.describe(launch, plan)
 
 
-def _product_words(c: GemmConstants, plan: Plan) -> LaunchWords:
+def _product_words(c: GemmConstants, launch: KernelLaunch, plan: Plan) -> LaunchWords:
     does = f"multiplies on the tensor cores: tiles of {c.tile_m} x {c.tile_n}"
     terms = products = returns_at_once = None
     if isinstance(c, RsConstants):
@@ -38,7 +39,8 @@ def _product_words(c: GemmConstants, plan: Plan) -> LaunchWords:
         returns_at_once = returns.get(c.runs)
     if c.stationary_b:
         does += "; a block keeps its columns of the second operand"
-    if c.out_is_partial:
+    assert isinstance(launch.parameters, GemmParameters | Fp32Parameters)
+    if launch.parameters.out_is_partial:
         does += words.LEAVES_PARTIALS
     return LaunchWords(
         does,
