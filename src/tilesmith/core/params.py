@@ -110,7 +110,7 @@ class KernelEnum(IntEnum):
 
     @property
     def cpp(self) -> str:
-        return f"tilesmith::{_class_of(self).__name__}::{self.name.lower()}"
+        return f"tilesmith::{type(self).__name__}::{self.name.lower()}"
 
 
 @dataclass(frozen=True)
