@@ -217,26 +217,21 @@ class _TensorMapSlot:
         self.address = address
 
 
-@cache
-def _codes() -> tuple[dict[torch.dtype, Any], dict[int, Any]]:
-    """What the driver calls the types of elements, and the widths of swizzled lines."""
-    types, swizzles = _driver().CUtensorMapDataType, _driver().CUtensorMapSwizzle
-    return {
-        torch.float16: types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        torch.bfloat16: types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        torch.float32: types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-    }, {
-        16: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
-        32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
-        64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
-        128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
-    }
-
-
 def _encode(tensor_map: TensorMap, address: int) -> bytes:
     """The map of a tensor whose buffer is at `address`, as TMA reads it."""
-    driver, rank = _driver(), len(tensor_map.sizes)
-    dtypes, swizzles = _codes()
+    driver = _driver()
+    rank = len(tensor_map.sizes)
+    dtypes = {
+        torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        torch.float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    }
+    swizzles = {
+        16: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+    }
     encoded = _check(
         driver,
         *driver.cuTensorMapEncodeTiled(
