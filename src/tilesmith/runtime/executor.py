@@ -25,9 +25,7 @@ _EIGHT_BYTES: Final = struct.Struct("<q")
 _NO_EPILOGUE: Final = Epilogue()
 _TWO_ONES: Final[int] = _EIGHT_BYTES.unpack(_TWO_FLOATS.pack(1.0, 1.0))[0]
 
-COMPILED_PLANS: Final = (
-    4096  # kept ready, and up to twice as many; what is forgotten is planned anew: nothing is compiled
-)
+COMPILED_PLANS: Final = 4096  # kept ready, and up to twice as many; what is forgotten is planned anew, not compiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,6 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Coordin
       "l"(&map), "r"(shared_address(&barrier)), "r"(c.at[0]), "r"(c.at[1]), "r"(c.at[2])
       : "memory");
 }
-__device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Coordinates<4> c, Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(c.at[0]), "r"(c.at[1]), "r"(c.at[2]), "r"(c.at[3])
-      : "memory");
-}
 __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Coordinates<5> c, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -71,14 +64,6 @@ __device__ __forceinline__ void tma_load_multicast(void* to, const TensorMap& ma
       "l"(&map), "r"(shared_address(&barrier)), "r"(c.at[0]), "r"(c.at[1]), "r"(c.at[2]), "h"(blocks)
       : "memory");
 }
-__device__ __forceinline__ void tma_load_multicast(void* to, const TensorMap& map, Coordinates<4> c, Barrier& barrier,
-                                                   unsigned short blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(c.at[0]), "r"(c.at[1]), "r"(c.at[2]), "r"(c.at[3]), "h"(blocks)
-      : "memory");
-}
 __device__ __forceinline__ void tma_load_multicast(void* to, const TensorMap& map, Coordinates<5> c, Barrier& barrier,
                                                    unsigned short blocks) {
   asm volatile(
@@ -98,11 +83,6 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, Coordinates<2> c
 __device__ __forceinline__ void tma_store(const TensorMap& map, Coordinates<3> c, unsigned from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
                "r"(from), "r"(c.at[0]), "r"(c.at[1]), "r"(c.at[2])
-               : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, Coordinates<4> c, unsigned from) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-               "r"(from), "r"(c.at[0]), "r"(c.at[1]), "r"(c.at[2]), "r"(c.at[3])
                : "memory");
 }
 __device__ __forceinline__ void tma_store(const TensorMap& map, Coordinates<5> c, unsigned from) {

@@ -37,6 +37,7 @@ from tilesmith.kernels.hopper.layout import (
     clusters_of,
     fastest_first,
     schemes_of,
+    sources_of,
 )
 from tilesmith.kernels.hopper.tiles import MAX_SPLIT_K, MIN_TILE, configurations
 from tilesmith.kernels.hopper.traits import WGMMA_M
@@ -128,8 +129,8 @@ def plan(problem: Problem, device: Device, configuration: Configuration, cycles:
             launches.append(product_launch(each, device, own, runs))
             workspace_bytes = max(workspace_bytes, each.workspace_bytes)
     else:
-        sources: tuple[Buffer, Buffer] = ("b", "a") if c.swap_ab else ("a", "b")
-        copies = [(each, source) for each, source in zip((layout.a, layout.b), sources, strict=True) if each.is_copy]
+        pairs = zip((layout.a, layout.b), sources_of(c.swap_ab), strict=True)
+        copies = [(each, source) for each, source in pairs if each.is_copy]
         if copies:
             launches.append(realign.launch(copies, p.batch))
         launches.append(product_launch(layout, device, c))

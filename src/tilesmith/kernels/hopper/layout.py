@@ -54,6 +54,11 @@ def schemes_of(problem: Problem) -> Schemes | None:
     return SCHEMES[problem.accuracy] if torch.float32 in (problem.a.dtype, problem.b.dtype) else None
 
 
+def sources_of(swap_ab: bool) -> tuple[Buffer, Buffer]:
+    """Where A and B come from."""
+    return ("b", "a") if swap_ab else ("a", "b")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The product as a kernel sees it: its operands and its result in memory."""
@@ -78,7 +83,7 @@ class Layout:
         if out is None:
             out = output.partial(p.out, split_k * p.batches, end)
             end = round_up(out.bytes, WORKSPACE_ALIGNMENT)
-        sources: tuple[Buffer, Buffer] = ("b", "a") if swap_ab else ("a", "b")
+        sources = sources_of(swap_ab)
         if schemes := schemes_of(problem):
             matrices, range_check = (p.a, p.b.transposed), end + terms.range_check_offset(device)
             found, end = terms.find_pair(
@@ -117,7 +122,7 @@ class Layout:
         TMA cannot read an A that is to be split in registers. `p`: the product as a Layout has it."""
         out = output.direct(p.out, p.batch) if split_k == 1 else None
         out = out or output.partial(p.out, split_k * p.batches, 0)
-        sources: tuple[Buffer, Buffer] = ("b", "a") if swap_ab else ("a", "b")
+        sources = sources_of(swap_ab)
         matrices = (p.a, p.b.transposed)
         if schemes := schemes_of(p):
             scheme = schemes.ordinary
