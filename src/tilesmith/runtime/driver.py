@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 
 from tilesmith.core.errors import DriverError, UnavailableError
-from tilesmith.core.params import BUFFERS, TensorMap
+from tilesmith.core.params import BUFFERS, MAX_BATCH_DIMS, TensorMap
 from tilesmith.core.plan import KernelLaunch
+from tilesmith.core.problem import ALIGNMENT
 from tilesmith.core.recent import Recent
 
 _INSTALL: Final = (
@@ -51,19 +52,21 @@ class Launch:
 
     def __init__(self, function: Function, launch: KernelLaunch) -> None:
         self._function = function
-        self._launch = _raw("cuLaunchKernelEx", 4)
+        self._launch = _raw("cuLaunchKernelEx", _POINTER, _POINTER, _POINTER, _POINTER)
         self._buffers: tuple[int, ...] = ()  # that the arguments have
         arguments = launch.parameters.packed()
-        self._arguments = ctypes.create_string_buffer(arguments, len(arguments))
-        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._arguments))
+        self._arguments = ctypes.create_string_buffer(len(arguments) + _TENSOR_MAP_ALIGNMENT)
+        begin = ctypes.addressof(self._arguments)
+        first = -begin % _TENSOR_MAP_ALIGNMENT
+        ctypes.memmove(begin + first, arguments, len(arguments))
+        self._pointers = _POINTER(begin + first)
         self._addresses = tuple(
-            (position, BUFFERS.index(each.buffer), each.offset) for position, each in launch.parameters.addresses()
+            [(first + at, _PLACES[each.buffer], each.offset) for at, each in launch.parameters.addresses()]
         )
         self._tensor_maps = tuple(
-            _TensorMapSlot(each, ctypes.addressof(self._arguments) + position)
-            for position, each in launch.parameters.tensor_maps()
+            [_TensorMapSlot(each, begin + first + at) for at, each in launch.parameters.tensor_maps()]
         )
-        self._attributes = ctypes.create_string_buffer(_attributes(launch))
+        self._attributes = _attributes(launch.cluster, launch.awaits_predecessor)
         count = len(self._attributes) // _ATTRIBUTE.size
         self._config = ctypes.create_string_buffer(_CONFIG.size)
         _CONFIG.pack_into(
@@ -101,7 +104,7 @@ class LaunchGraph:
 
     def __init__(self, launches: Sequence[Launch], device_index: int, buffers: tuple[int, ...]) -> None:
         driver = _driver()
-        self._launch = _raw("cuGraphLaunch", 2)
+        self._launch = _raw("cuGraphLaunch", _POINTER, _POINTER)
         _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
         # Nothing here concerns a capture that another thread is at.
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -170,29 +173,37 @@ _STREAM_OFFSET: Final = 32
 _ATTRIBUTE: Final = struct.Struct("<I4x64s")
 
 
-def _attributes(launch: KernelLaunch) -> bytes:
+@cache
+def _attributes(cluster: int, awaits_predecessor: bool) -> "ctypes.Array[ctypes.c_char]":
+    """The attributes of launches, one behind the other, in memory that stays."""
     names = _driver().CUlaunchAttributeID
     values = {}
-    if launch.cluster > 1:
-        values[names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION] = struct.pack("<3I", launch.cluster, 1, 1)
-    if launch.awaits_predecessor:
+    if cluster > 1:
+        values[names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION] = struct.pack("<3I", cluster, 1, 1)
+    if awaits_predecessor:
         values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
-    return b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
+    packed = b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
+    return ctypes.create_string_buffer(packed, len(packed))
+
+
+_POINTER: Final = ctypes.c_void_p
 
 
 @cache
-def _raw(name: str, arguments: int) -> Any:
-    """A function of the driver itself, whose arguments lie ready: its bindings convert them, and what it returns, for
-    every call."""
+def _raw(name: str, *arguments: Any) -> Any:
+    """A function of the driver itself, by the types of its arguments, which lie ready: its bindings convert them, and
+    what it returns, for every call."""
     function = getattr(ctypes.CDLL("libcuda.so.1"), name)
-    function.argtypes = [ctypes.c_void_p] * arguments
+    function.argtypes = arguments
     function.restype = ctypes.c_int
     return function
 
 
 _pack_address = struct.Struct("<q").pack_into
 
+_PLACES: Final = {buffer: place for place, buffer in enumerate(BUFFERS)}
 _TENSOR_MAP_BYTES: Final = 128
+_TENSOR_MAP_ALIGNMENT: Final = 64
 _ENCODED_MAPS: Final = 128  # of a slot, and up to twice as many: a program's tensors come back to the same addresses
 
 
@@ -206,49 +217,57 @@ class _TensorMapSlot:
         self._where = where
         self._encoded: Recent[int, bytes] = Recent(_ENCODED_MAPS)
         self._young = self._encoded.young
-        self.buffer = BUFFERS.index(tensor_map.buffer)
+        self.buffer = _PLACES[tensor_map.buffer]
         self.address = -1  # what the map in the arguments points to
 
     def point_to(self, address: int) -> None:
         encoded = self._young.get(address) or self._encoded.get(address)
         if encoded is None:
-            encoded = self._encoded[address] = _encode(self._tensor_map, address)
-        ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
+            _encode(self._tensor_map, address, self._where)
+            self._encoded[address] = ctypes.string_at(self._where, _TENSOR_MAP_BYTES)
+        else:
+            ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
         self.address = address
 
 
-def _encode(tensor_map: TensorMap, address: int) -> bytes:
-    """The map of a tensor whose buffer is at `address`, as TMA reads it."""
-    driver = _driver()
+def _encode(tensor_map: TensorMap, address: int, where: int) -> None:
+    """Writes the map of a tensor whose buffer is at `address`, as TMA reads it."""
     rank = len(tensor_map.sizes)
-    dtypes = {
-        torch.float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        torch.bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        torch.float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-    }
-    swizzles = {
-        16: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-        32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
-        64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
-        128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-    }
-    encoded = _check(
-        driver,
-        *driver.cuTensorMapEncodeTiled(
-            dtypes[tensor_map.dtype],
-            rank,
-            address + tensor_map.offset,
-            [driver.cuuint64_t(size) for size in tensor_map.sizes],
-            [driver.cuuint64_t(stride) for stride in tensor_map.strides],
-            [driver.cuuint32_t(size) for size in tensor_map.box],
-            [driver.cuuint32_t(1)] * rank,
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzles[tensor_map.line_bytes],
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        ),
+    dtype, swizzle = _names(tensor_map.dtype, tensor_map.line_bytes)
+    status = _encode_tiled()(
+        *(where, dtype, rank, address + tensor_map.offset),
+        _LONGS[rank].pack(*tensor_map.sizes),
+        _LONGS[rank - 1].pack(*tensor_map.strides),
+        _INTS[rank].pack(*tensor_map.box),
+        *(_EVERY_ELEMENT, _NOT_INTERLEAVED, swizzle, _NO_L2_PROMOTION, _ZEROS_OUTSIDE),
     )
-    return ctypes.string_at(encoded.getPtr(), _TENSOR_MAP_BYTES)
+    if status != 0:
+        driver = _driver()
+        _check(driver, driver.CUresult(status))
+
+
+_RANKS: Final = range(MAX_BATCH_DIMS + 3)
+_LONGS: Final = [struct.Struct(f"{rank}Q") for rank in _RANKS]
+_INTS: Final = [struct.Struct(f"{rank}I") for rank in _RANKS]
+_EVERY_ELEMENT: Final = _INTS[-1].pack(*[1] * _RANKS[-1])  # the steps inside of a box
+_NOT_INTERLEAVED: Final = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
+_NO_L2_PROMOTION: Final = 0  # CU_TENSOR_MAP_L2_PROMOTION_NONE
+_ZEROS_OUTSIDE: Final = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+
+
+@cache
+def _encode_tiled() -> Any:
+    enum, rank, tensor = ctypes.c_int, ctypes.c_uint, (_POINTER,) * 5
+    return _raw("cuTensorMapEncodeTiled", _POINTER, enum, rank, *tensor, enum, enum, enum, enum)
+
+
+@cache
+def _names(dtype: torch.dtype, line_bytes: int) -> tuple[int, int]:
+    """What the driver calls a type, and the swizzle of lines of so many bytes."""
+    dtypes, swizzles = _driver().CUtensorMapDataType, _driver().CUtensorMapSwizzle
+    name = str(dtype).removeprefix("torch.").upper()
+    width = "NONE" if line_bytes == ALIGNMENT else f"{line_bytes}B"
+    return int(dtypes[f"CU_TENSOR_MAP_DATA_TYPE_{name}"]), int(swizzles[f"CU_TENSOR_MAP_SWIZZLE_{width}"])
 
 
 def load(cubin: bytes, entry: str, shared_bytes: int, device_index: int) -> Function:
