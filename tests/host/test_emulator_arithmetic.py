@@ -3,7 +3,6 @@
 import ctypes
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -364,13 +363,13 @@ GOOD_MAP = TensorMap("a", 0, torch.float16, (100, 50), (208,), (64, 8), 128)
     "wrong, address, message",
     [
         (GOOD_MAP, 8, "its address is not a multiple of 16"),
-        (replace(GOOD_MAP, strides=(200,)), 0, "the stride of dimension 1 is 200 bytes, not a multiple of 16"),
-        (replace(GOOD_MAP, box=(64, 257)), 0, "the box of dimension 1 is 257, not 1 to 256"),
-        (replace(GOOD_MAP, box=(72, 8)), 0, "a line of its box has 144 bytes, more than its swizzle of 128"),
-        (replace(GOOD_MAP, box=(60, 8)), 0, "a line of its box has 120 bytes, not a multiple of 16"),
-        (replace(GOOD_MAP, sizes=(2**32 + 1, 50)), 0, "the size of dimension 0 is 4294967297, not 1 to 2^32"),
-        (replace(GOOD_MAP, sizes=(100, 0)), 0, "the size of dimension 1 is 0, not 1 to 2^32"),
-        (replace(GOOD_MAP, line_bytes=48), 0, "its swizzle is of 48 bytes, not 16, 32, 64 or 128"),
+        (GOOD_MAP._replace(strides=(200,)), 0, "the stride of dimension 1 is 200 bytes, not a multiple of 16"),
+        (GOOD_MAP._replace(box=(64, 257)), 0, "the box of dimension 1 is 257, not 1 to 256"),
+        (GOOD_MAP._replace(box=(72, 8)), 0, "a line of its box has 144 bytes, more than its swizzle of 128"),
+        (GOOD_MAP._replace(box=(60, 8)), 0, "a line of its box has 120 bytes, not a multiple of 16"),
+        (GOOD_MAP._replace(sizes=(2**32 + 1, 50)), 0, "the size of dimension 0 is 4294967297, not 1 to 2^32"),
+        (GOOD_MAP._replace(sizes=(100, 0)), 0, "the size of dimension 1 is 0, not 1 to 2^32"),
+        (GOOD_MAP._replace(line_bytes=48), 0, "its swizzle is of 48 bytes, not 16, 32, 64 or 128"),
     ],
 )
 def test_a_wrong_map_is_told_in_words(parts: ctypes.CDLL, wrong: TensorMap, address: int, message: str) -> None:

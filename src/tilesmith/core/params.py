@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
-from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from operator import attrgetter, itemgetter
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -39,22 +39,18 @@ BUFFERS: Final[tuple[Buffer, ...]] = get_args(Buffer)
 
 MAX_BATCH_DIMS: Final = 3  # that a kernel walks: a tensor map has five dimensions
 TILE_K: Final = 64  # of 16-bit elements in a line of 128 bytes of shared memory
-LIBRARY_CONSTANTS: Final = {
-    "max_batch_dims": MAX_BATCH_DIMS,
-    "tile_k": TILE_K,
-}  # of all kernels, in namespace tilesmith
+# Of all kernels, in namespace tilesmith.
+LIBRARY_CONSTANTS: Final = {"max_batch_dims": MAX_BATCH_DIMS, "tile_k": TILE_K}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """A place in a buffer, whose own address comes with each call."""
 
     buffer: Buffer
     offset: int = 0  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMap:
+class TensorMap(NamedTuple):
     """A tensor as TMA reads or writes it."""
 
     buffer: Buffer
@@ -152,13 +148,29 @@ class ParameterBlock:
     """The parameters of a kernel, or some of them that belong together. The layout is C++'s: members in their order,
     each at a multiple of its alignment. The length of an array is that of the value."""
 
+    def __init__(self, **members: Any) -> None:
+        vars(self).update(members)
+
+    def __init_subclass__(cls) -> None:
+        # The one that a frozen dataclass would make takes twice as long, and a plan has hundreds of members.
+        cls.__init__ = ParameterBlock.__init__  # type: ignore[method-assign]
+
+    def changed(self, **members: Any) -> Self:
+        """The same block, but for these members."""
+        own = {**vars(self), **members}
+        own.pop("filled", None)
+        assert len(own) == len(_members(_class_of(self)))
+        return type(self)(**own)
+
     def declaration(self) -> str:
         """The C++ struct `Parameters`, after those that it is made of."""
         return self.filled[0].declaration
 
-    def headers(self) -> tuple[str, ...]:
+    @classmethod
+    def headers(cls) -> tuple[str, ...]:
         """The files that declare the types of its members."""
-        return _headers(_class_of(self))
+        block: Kind = cls
+        return _headers(block)
 
     def packed(self) -> bytes:
         """The bytes of the struct, with zeros where a launch writes addresses and tensor maps."""
@@ -186,10 +198,10 @@ class ParameterBlock:
     def initializer(self) -> str:
         """The value of the struct in C++, with the names of its members; null where a launch fills it in."""
         parts = []
-        for name, kind, _, _ in _members(_class_of(self)):
+        for name, kind, _, is_array in _members(_class_of(self)):
             value = getattr(self, name)
-            texts = [_initial(kind, each) for each in (value if isinstance(value, tuple) else (value,))]
-            parts.append(f"/* {name} */ {'{' + ', '.join(texts) + '}' if isinstance(value, tuple) else texts[0]}")
+            texts = [_initial(kind, each) for each in (value if is_array else (value,))]
+            parts.append(f"/* {name} */ {'{' + ', '.join(texts) + '}' if is_array else texts[0]}")
         return "{" + ", ".join(parts) + "}"
 
 
@@ -226,8 +238,7 @@ def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool,
 
     def end_singles() -> None:
         if singles:
-            read = attrgetter(*singles)
-            found.append((read if len(singles) > 1 else lambda block: (read(block),), False, False))
+            found.append((_all_of(attrgetter, singles), False, False))
             singles.clear()
 
     def visit(block: Kind, prefix: str) -> None:
@@ -244,6 +255,12 @@ def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool,
     visit(block, "")
     end_singles()
     return tuple(found)
+
+
+def _all_of(getter: Any, names: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gets them all, as a tuple even if there is one."""
+    read = getter(*names) if names else lambda _: ()
+    return read if len(names) != 1 else lambda value: (read(value),)
 
 
 @cache
@@ -271,13 +288,13 @@ class BlockLayout:
     nested blocks included."""
 
     declaration: str
-    numbers: tuple[int, ...]  # which members Python packs
+    numbers: Callable[[Sequence[Any]], tuple[Any, ...]]  # the members that Python packs
     packer: struct.Struct
     pointers: tuple[tuple[int, int], ...]  # which members are addresses, and their positions
     maps: tuple[tuple[int, int], ...]  # tensor maps
 
     def pack(self, values: Sequence[Any]) -> bytes:
-        return self.packer.pack(*[values[i] for i in self.numbers])
+        return self.packer.pack(*self.numbers(values))
 
 
 @cache
@@ -295,7 +312,7 @@ def _layout(block: Kind, lengths: tuple[int, ...]) -> BlockLayout:
         else:
             (maps if member.header == _MAP.header else pointers).append((i, position))
     packer = struct.Struct(f"{code}{found.bytes - end}x")
-    return BlockLayout("".join(texts.values()), tuple(numbers), packer, tuple(pointers), tuple(maps))
+    return BlockLayout("".join(texts.values()), _all_of(itemgetter, numbers), packer, tuple(pointers), tuple(maps))
 
 
 class _Struct:
@@ -329,9 +346,8 @@ class _Struct:
         """Adds the C++ of the struct, and before it that of those that it has, by name."""
         for each in self._nested:
             each.declare(texts)
-        text = (
-            f"struct {self.name} {{\n{''.join(self._lines)}}};\nstatic_assert(sizeof({self.name}) == {self.bytes});\n"
-        )
+        size = f"static_assert(sizeof({self.name}) == {self.bytes});"
+        text = f"struct {self.name} {{\n{''.join(self._lines)}}};\n{size}\n"
         if texts.setdefault(self.name, text) != text:
             raise TypeError(f"there are two blocks {self.name} with arrays of different lengths")
 

@@ -145,13 +145,9 @@ class Problem:
     @property
     def transposed(self) -> "Problem":
         """This product read as its transpose: `out^T = b^T a^T`."""
-        return replace(
-            self,
-            m=self.n,
-            n=self.m,
-            a=self.b.transposed,
-            b=self.a.transposed,
-            out=self.out.transposed,
+        return Problem(
+            *(self.n, self.m, self.k, self.batch, self.b.transposed, self.a.transposed, self.out.transposed),
+            *(self.out_shape, self.accuracy, self.skips_zeros),
             epilogue=None if self.epilogue is None else self.epilogue.transposed,
         )
 

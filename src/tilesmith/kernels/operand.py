@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -15,8 +14,7 @@ WORKSPACE_ALIGNMENT: Final = 256
 _LINE_BYTES: Final = 128  # of a tile in shared memory, at most
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """A batch of matrices made of contiguous lines, which run along K or along M (N for B)."""
 
     matrix: Matrix  # as it was given, its columns along K
@@ -80,13 +78,14 @@ class Operand:
         # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
         moving = [(n, s) if s else (1, ALIGNMENT) for n, s in zip(batch, self.batch_strides, strict=True)]
         moving += [(1, ALIGNMENT)] * (walked_dims(batch) - len(moving))
-        strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *(s for _, s in moving))
+        length = self.length
+        line_stride = self.line_stride or round_up(length, ALIGNMENT // size)
         return TensorMap(
-            buffer=self.buffer,
-            offset=self.offset,
-            dtype=self.dtype,
-            sizes=(self.length, self.lines, *(n for n, _ in moving)),
-            strides=tuple(stride * size for stride in strides),
+            self.buffer,
+            self.offset,
+            self.dtype,
+            sizes=(length, self.lines, *[n for n, _ in moving]),
+            strides=(line_stride * size, *[stride * size for _, stride in moving]),
             box=(atom_width, self.tile_lines(extent) // sharers, *(1,) * len(moving)),
             line_bytes=atom_width * size,
         )
@@ -138,10 +137,11 @@ def packed_batch_strides(matrix: Matrix, batch: Sequence[int], elements: int) ->
     return tuple(strides), step
 
 
-def moving_batch(matrix: Matrix, batch: Sequence[int]) -> list[tuple[int, int]]:
+def moving_batch(matrix: Matrix, batch: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Size and stride of each batch dimension along which matrices differ, and ones up to what a kernel walks."""
     moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
-    return moving + [(1, 0)] * (MAX_BATCH_DIMS - len(moving))
+    missing = MAX_BATCH_DIMS - len(moving)
+    return (*[n for n, _ in moving], *(1,) * missing), (*[s for _, s in moving], *(0,) * missing)
 
 
 def walked_dims(batch: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
 """The output of the tensor-core kernels: the caller's own or partial products, and how it is stored."""
 
-from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 import torch
 
@@ -23,8 +23,7 @@ class Store(KernelEnum):
     DIRECT = 3  # they are never in it: by the threads from their registers, 16 bytes each
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(NamedTuple):
     """How tiles pass through shared memory: StagedChunk and Storer of tile_store.cuh."""
 
     store: Store
@@ -36,8 +35,7 @@ class Staging:
     padding: int = 0  # bytes after a row of a chunk
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """What a kernel writes: the output itself, or float32 partial products in the workspace."""
 
     dtype: torch.dtype
@@ -62,19 +60,20 @@ class Output:
     def tensor_map(self, staging: Staging) -> TensorMap:
         size = self.dtype.itemsize
         missing = (1,) * (walked_dims(self.batch) - len(self.batch))
-        moves = (*self.batch_strides, *(ALIGNMENT * each for each in missing))
-        strides = (self.line_stride or round_up(self.length, ALIGNMENT // size), *moves)
+        moves = (*self.batch_strides, *[ALIGNMENT] * len(missing))
+        line_stride = self.line_stride or round_up(self.length, ALIGNMENT // size)
         return TensorMap(
-            buffer=self.buffer,
-            offset=self.offset,
-            dtype=self.dtype,
+            self.buffer,
+            self.offset,
+            self.dtype,
             sizes=(self.length, self.lines, *self.batch, *missing),
-            strides=tuple(stride * size for stride in strides),
+            strides=(line_stride * size, *[stride * size for stride in moves]),
             box=(staging.line, staging.lines, *(1,) * len(moves)),
             line_bytes=staging.line * size,
         )
 
 
+@cache
 def staging(
     dtype: torch.dtype, *, along_m: bool, aligned: bool, tile_n: int, by_rows: bool, overlapped: bool, lean: bool
 ) -> Staging:

@@ -54,7 +54,7 @@ class Copy(ParameterBlock):
     def of(cls, copy: Operand, source: Buffer, batch: Sequence[int]) -> "Copy":
         matrix = copy.matrix
         segments = math.ceil(copy.length / _SEGMENT)
-        moving = moving_batch(matrix, batch)
+        batch_size, batch_stride = moving_batch(matrix, batch)
         line_stride, element_stride = (
             (matrix.column_stride, matrix.row_stride) if copy.mn_major else (matrix.row_stride, matrix.column_stride)
         )
@@ -63,13 +63,13 @@ class Copy(ParameterBlock):
             target=Address("workspace", copy.offset),
             line_stride=line_stride,
             element_stride=1 if copy.length == 1 else element_stride,
-            batch_stride=tuple(stride for _, stride in moving),
+            batch_stride=batch_stride,
             pitch=copy.line_stride,
             lines=copy.lines,
-            tasks=copy.lines * segments * math.prod(n for n, _ in moving),
+            tasks=copy.lines * segments * math.prod(batch_size),
             length=copy.length,
             segments=segments,
-            batch_size=tuple(size for size, _ in moving),
+            batch_size=batch_size,
         )
 
 

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Final
+
+import torch
 
 from tilesmith.core.device import Device
 from tilesmith.core.params import (
@@ -54,17 +57,6 @@ class KindConstants(KernelConstants):
     mn_major: bool
     access: Access
     rows: int  # of a row block, where lines run along K; none if the parameters tell
-
-    @classmethod
-    def of(cls, split: Split, scheme: Scheme, access: Access) -> "KindConstants":
-        dtype, rows = split.terms.matrix.dtype, split.findings.row_block.rows
-        return cls(
-            Source=CUDA_TYPES[dtype],
-            terms=scheme.terms_of(dtype),
-            mn_major=split.terms.mn_major,
-            access=access,
-            rows=0 if split.terms.mn_major or access is Access.ANY else rows,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,38 +112,51 @@ class Operand(ParameterBlock):
         return 1 << self.log2_k_chunks
 
     @classmethod
-    def of(cls, split: Split, batch: Sequence[int], first_block: int, *, corrects_bias: bool) -> "Operand":
+    def of(
+        cls, split: Split, batch: Sequence[int], first_block: int, *, corrects_bias: bool, has_vectors: bool
+    ) -> "Operand":
         terms, matrix, found = split.terms, split.terms.matrix, split.findings
-        scales, row_block, moving = found.scales, found.row_block, moving_batch(matrix, batch)
-        row_blocks = math.ceil(matrix.rows / row_block.rows)
+        buffer, scales, (block_rows, k_chunks) = found.buffer, found.scales, found.row_block
+        batch_size, batch_stride = moving_batch(matrix, batch)
+        row_blocks = -(-matrix.rows // block_rows)
         return cls(
             source=Address(split.source),
             target=Address(terms.buffer, terms.offset),
-            factors=Address(found.buffer, scales.factors),
-            full_range_exponents=Address(found.buffer, scales.full_range_exponents),
-            k_chunk_exponents=Address(found.buffer, scales.k_chunk_exponents),
-            range_stats=Address(found.buffer, found.range_stats),
-            extents=Address(found.buffer, found.extents or 0),
+            factors=Address(buffer, scales.factors),
+            full_range_exponents=Address(buffer, scales.full_range_exponents),
+            k_chunk_exponents=Address(buffer, scales.k_chunk_exponents),
+            range_stats=Address(buffer, found.range_stats),
+            extents=Address(buffer, found.extents or 0),
             row_stride=matrix.row_stride,
             k_stride=matrix.column_stride,
-            batch_stride=tuple(stride for _, stride in moving),
+            batch_stride=batch_stride,
             pitch=terms.line_stride,
             matrix_pitch=terms.matrix_elements,
             rows=matrix.rows,
-            log2_lanes=(_THREADS // row_block.rows).bit_length() - 1,
+            log2_lanes=(_THREADS // block_rows).bit_length() - 1,
             depth=matrix.columns,
             term_depth=terms.term_depth,
-            log2_k_chunks=row_block.k_chunks.bit_length() - 1,
-            k_chunk_depth=round_up(math.ceil(terms.term_depth / row_block.k_chunks), TILE_K),
+            log2_k_chunks=k_chunks.bit_length() - 1,
+            k_chunk_depth=round_up(-(-terms.term_depth // k_chunks), TILE_K),
             k_chunk_pitch=scales.k_chunk_pitch,
-            parts=found.rs_parts or row_block.k_chunks,
+            parts=found.rs_parts or k_chunks,
             row_blocks=row_blocks,
-            tasks=row_blocks * math.prod(n for n, _ in moving),
+            tasks=row_blocks * math.prod(batch_size),
             scale_pitch=scales.pitch,
             first_block=first_block,
-            batch_size=tuple(size for size, _ in moving),
+            batch_size=batch_size,
             corrects_bias=int(corrects_bias),
-            has_vectors=int(_access(split) is Access.VECTORS),
+            has_vectors=int(has_vectors),
+        )
+
+    def in_full_range(self, split: Split) -> "Operand":
+        """The same operand with full-range terms."""
+        terms = split.terms
+        return self.changed(
+            target=Address(terms.buffer, terms.offset),
+            pitch=terms.line_stride,
+            matrix_pitch=terms.matrix_elements,
+            corrects_bias=0,
         )
 
 
@@ -173,12 +178,13 @@ def split_launch(
     range, first reads the range check, at an offset in the workspace."""
     first, last = splits[0], splits[-1]
     blocks = split_blocks([RowBlock.of(each.terms.matrix, batch) for each in splits], device)
-    kinds = _kinds(splits, scheme)
+    accesses = [_access(each) for each in splits]
     operands: list[Operand] = []
     busy = 0  # blocks that have a task more than the others
-    for each in splits:
+    for each, access in zip(splits, accesses, strict=True):
         corrects_bias = not scheme.full_range and _corrects_bias(each, splits)
-        operands.append(Operand.of(each, batch, busy, corrects_bias=corrects_bias))
+        has_vectors = access is Access.VECTORS
+        operands.append(Operand.of(each, batch, busy, corrects_bias=corrects_bias, has_vectors=has_vectors))
         busy = (busy + operands[-1].tasks * each.findings.row_block.k_chunks) % blocks
     parameters = Parameters(
         operands=(operands[0], operands[-1]),
@@ -187,30 +193,69 @@ def split_launch(
         row_groups=first.findings.blocks,
         b_range_stats_count=last.findings.blocks,
     )
+    return _launch(splits, scheme, accesses, parameters, blocks)
+
+
+def full_range_split(ordinary: KernelLaunch, splits: Sequence[Split], scheme: Scheme) -> KernelLaunch:
+    """The launch that makes full-range terms of what another one makes ordinary terms of."""
+    known = ordinary.parameters
+    assert isinstance(known, Parameters)
+    pairs = zip(known.operands, (splits[0], splits[-1]), strict=True)
+    parameters = known.changed(operands=tuple([operand.in_full_range(split) for operand, split in pairs]))
+    return _launch(splits, scheme, [Access.ANY] * len(splits), parameters, ordinary.grid[0])
+
+
+def _launch(
+    splits: Sequence[Split], scheme: Scheme, accesses: list[Access], parameters: Parameters, blocks: int
+) -> KernelLaunch:
+    """`accesses`: of the operands, which the kinds have where there are few of them. What as a rule is not split, or is
+    seldom asked for, is of a kind that takes all: that costs no time."""
+    first = splits[0].findings
+    if scheme.full_range or len({each.terms.matrix.dtype for each in splits}) > 1:
+        accesses = [Access.ANY] * len(splits)
+    elif first.rs_parts:
+        accesses = [accesses[-1]] * len(splits)
+    kernel = _kernel(
+        (_kind(splits[0], accesses[0]), _kind(splits[-1], accesses[-1])),
+        scheme,
+        first.extents is not None and not scheme.full_range,
+        first.rs_parts > 0,
+        parameters.declaration(),
+    )
+    return KernelLaunch(kernel, parameters, grid=(blocks, 1, 1), awaits_predecessor=True)
+
+
+Kind = tuple[torch.dtype, bool, Access, int]  # of an operand: what its constants are made of
+
+
+def _kind(split: Split, access: Access) -> Kind:
+    mn_major = split.terms.mn_major
+    rows = 0 if mn_major or access is Access.ANY else split.findings.row_block.rows
+    return split.terms.matrix.dtype, mn_major, access, rows
+
+
+@cache
+def _kernel(kinds: tuple[Kind, Kind], scheme: Scheme, finds_extents: bool, a_is_rs: bool, parameters: str) -> Kernel:
+    a, b = (
+        KindConstants(
+            Source=CUDA_TYPES[dtype],
+            terms=scheme.terms_of(dtype),
+            mn_major=mn_major,
+            access=access,
+            rows=rows,
+        )
+        for dtype, mn_major, access, rows in kinds
+    )
     constants = Constants(
         full_range=scheme.full_range,
-        finds_extents=first.findings.extents is not None and not scheme.full_range,
-        a_is_rs=first.findings.rs_parts > 0,
+        finds_extents=finds_extents,
+        a_is_rs=a_is_rs,
         blocks_per_sm=_FULL_RANGE_BLOCKS_PER_SM if scheme.full_range else BLOCKS_PER_SM,
-        a=kinds[0],
-        b=kinds[-1],
+        a=a,
+        b=b,
     )
-    return KernelLaunch(
-        Kernel.of("split", "kernels/fp32_split/split.cu", constants, parameters, threads=_THREADS),
-        parameters,
-        grid=(blocks, 1, 1),
-        awaits_predecessor=True,
-    )
-
-
-def _kinds(splits: Sequence[Split], scheme: Scheme) -> list[KindConstants]:
-    """The kind of each operand. There are as few as that costs no time: what as a rule is not split, or is seldom
-    asked for, is of a kind that takes all."""
-    is_mixed = len({each.terms.matrix.dtype for each in splits}) > 1
-    accesses = [Access.ANY if scheme.full_range or is_mixed else _access(each) for each in splits]
-    if splits[0].findings.rs_parts:
-        accesses[0] = accesses[-1]
-    return [KindConstants.of(each, scheme, access) for each, access in zip(splits, accesses, strict=True)]
+    headers = Parameters.headers()
+    return Kernel("split", "kernels/fp32_split/split.cu", constants, parameters, headers, _THREADS, shared_bytes=0)
 
 
 def _access(split: Split) -> Access:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -67,8 +67,7 @@ EXTENT_BYTES: Final = 8
 _ROWS_OF_RANGE_STATS: Final = 16  # of a warp: keep_range_stats in hopper/consume_rs.cuh
 
 
-@dataclass(frozen=True, slots=True)
-class Scales:
+class Scales(NamedTuple):
     """Arrays with a number for each row of an operand (for B: each column), matrix after matrix."""
 
     factors: int  # offset: what undoes the scale
@@ -94,8 +93,7 @@ def scale_pitch(rows: int) -> int:
     return round_up(rows, 64) + _SCALE_PADDING
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """What the split finds out about the values of an operand."""
 
     buffer: Buffer
@@ -130,8 +128,7 @@ def terms_of(matrix: Matrix, batch: Sequence[int], scheme: Scheme, buffer: Buffe
     return terms, total
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """An operand, its terms, and what is known of its values."""
 
     source: Buffer
@@ -256,8 +253,7 @@ def range_check_offset(device: Device) -> int:
     return 2 * max(device.sm_count * BLOCKS_PER_SM, MAX_PARTS) * _RANGE_STATS_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class RowBlock:
+class RowBlock(NamedTuple):
     """The rows that a block of split.cu takes, and the parts that their K is cut into: powers of two."""
 
     rows: int

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from tilesmith.core.device import Device
@@ -26,15 +25,33 @@ def cheapest(problem: Problem, device: Device) -> tuple[Configuration | None, fl
     """The configuration with the fewest expected clocks, and these; None if none suits the product. It is what the
     costs of `laid_out` say, in a fraction of the time: what does not depend on sizes is kept."""
     best, least = None, math.inf
-    sides: dict[tuple[bool, bool, bool], _Side | None] = {}
+    sides = _Sides(problem, device)
     for cut in cuts(problem, device):
-        key = (cut[4], cut[5], cut[3] > 1)
-        if key not in sides:
-            sides[key] = _Side.of(problem, device, *key)
-        side = sides[key]
+        side = sides[cut[4], cut[5], cut[3] > 1]
         if side is not None and (clocks := side.clocks(cut, least)) < least:
             best, least = cut, clocks
     return None if best is None else Configuration(*best), least
+
+
+class _Sides(dict[tuple[bool, bool, bool], "_Side | None"]):
+    """The sides of a product by whether it is transposed, splits A in registers, and splits K: each is made when it is
+    asked for. None if TMA cannot read what is to be split."""
+
+    def __init__(self, problem: Problem, device: Device) -> None:
+        self._problem, self._device = problem, device
+        self._sketches: dict[tuple[bool, bool], Layout | None] = {}
+
+    def __missing__(self, key: tuple[bool, bool, bool]) -> "_Side | None":
+        swap_ab, rs, splits_k = key
+        if (swap_ab, rs) not in self._sketches:
+            p = fastest_first(self._problem.transposed if swap_ab else self._problem)
+            self._sketches[swap_ab, rs] = Layout.sketched(p, swap_ab, rs)
+        sketch = self._sketches[swap_ab, rs]
+        side = None
+        if sketch is not None:
+            side = _Side(sketch.sketched_in_parts() if splits_k else sketch, self._device)
+        self[key] = side
+        return side
 
 
 class _Side:
@@ -42,15 +59,9 @@ class _Side:
     not, and split K or not."""
 
     __slots__ = (
-        *("_a_bytes", "_b_bytes", "_b_takes_any", "_batches", "_beside", "_device", "_k_steps", "_known", "_layout"),
-        *("_m", "_n", "_output_elements", "_sizes_matter"),
+        *("_a_bytes", "_b_bytes", "_b_takes_any", "_batches", "_beside", "_device", "_is_partial", "_k_steps"),
+        *("_known", "_layout", "_m", "_n", "_output_elements", "_sizes_matter"),
     )
-
-    @classmethod
-    def of(cls, problem: Problem, device: Device, swap_ab: bool, rs: bool, splits_k: bool) -> "_Side | None":
-        p = fastest_first(problem.transposed if swap_ab else problem)
-        layout = Layout.sketched(p, swap_ab, rs, 2 if splits_k else 1)
-        return None if layout is None else cls(layout, device)
 
     def __init__(self, layout: Layout, device: Device) -> None:
         p = layout.problem
@@ -60,6 +71,7 @@ class _Side:
         self._output_elements = p.m * p.n * p.batches
         self._b_takes_any = layout.b.atom_width(MIN_TILE[1]) > 0
         traits = layout.traits
+        self._is_partial = layout.out.is_partial
         self._sizes_matter = traits.only_stores or p.skips_zeros
         self._known = _known_tiles.setdefault(_kind(layout, traits, device), {})
         copied = self._a_bytes * layout.a.is_copy + self._b_bytes * layout.b.is_copy
@@ -72,11 +84,15 @@ class _Side:
         tile_m, tile_n, cluster, split_k, _, _ = cut
         if tile_n > MIN_TILE[1] and tile_n >= 2 * self._n and self._b_takes_any:
             return math.inf
-        tile = self._tile(cut)
+        key = self._layout.tile(self._device, Configuration(*cut)) if self._sizes_matter else cut[:3]
+        try:
+            tile = self._known[key]
+        except KeyError:
+            tile = self._known[key] = self._tile(Configuration(*cut))
         if tile is None:
             return math.inf
         beside, reduction = self._beside, 0.0
-        if self._layout.out.is_partial:
+        if self._is_partial:
             reduction = cost_model.reduction_clocks(tile.rates, self._output_elements, split_k)
         tiles_m, tiles_n = -(-self._m // (tile_m * cluster)), -(-self._n // tile_n)
         units = tiles_m * tiles_n * cluster * split_k * self._batches
@@ -93,19 +109,11 @@ class _Side:
         product = cost_model.product_clocks(tile, arithmetic, memory)
         return (product + beside.preparation + beside.idle_launches + reduction) * beside.scale - beside.timer
 
-    def _tile(self, cut: Cut) -> cost_model.TileClocks | None:
+    def _tile(self, c: Configuration) -> cost_model.TileClocks | None:
         """What tiles of a configuration cost; None if it does not suit the product."""
-        key: tuple[Hashable, ...] = cut[:3]
-        if self._sizes_matter:
-            key = self._layout.tile(self._device, Configuration(*cut))
-        try:
-            return self._known[key]
-        except KeyError:
-            c = Configuration(*cut)
-            is_suited = unsuited_to(self._layout, self._device, c) is None
-            rates = cost_model.rates_of(self._device)
-            tile = cost_model.tile_clocks(rates, _work(self._layout, c), self._device) if is_suited else None
-            return self._known.setdefault(key, tile)
+        if unsuited_to(self._layout, self._device, c) is not None:
+            return None
+        return cost_model.tile_clocks(cost_model.rates_of(self._device), _work(self._layout, c), self._device)
 
 
 # By what decides which configurations suit a product, and what their tiles cost. There are a few hundred at most.
@@ -176,7 +184,8 @@ def _needs_registers(traits: Traits) -> str | None:
 
 def for_full_range(c: Configuration) -> Configuration:
     """How the bf16x3 scheme cuts the work where the ordinary one has this configuration."""
-    return replace(c, tile_n=min(c.tile_n, _MAX_RS_FULL_RANGE_TILE_N if c.rs else _MAX_FULL_RANGE_TILE_N))
+    tile_n = min(c.tile_n, _MAX_RS_FULL_RANGE_TILE_N if c.rs else _MAX_FULL_RANGE_TILE_N)
+    return Configuration(c.tile_m, tile_n, c.cluster, c.split_k, c.swap_ab, c.rs)
 
 
 def wasteful(layout: Layout, c: Configuration) -> str | None:

@@ -5,6 +5,7 @@ The rates are data, tables `hopper.*` of the GPU's file in `planner/rates`; they
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
@@ -100,8 +101,7 @@ class Rates:
     split_in_registers: RegisterSplitRates
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """The work of one product, as it is cut."""
 
     tile_m: int

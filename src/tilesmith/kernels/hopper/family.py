@@ -21,8 +21,8 @@ from tilesmith.core.problem import ALIGNMENT, Matrix, Problem
 from tilesmith.kernels import realign, split_k_reduce
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp32_split import terms
-from tilesmith.kernels.fp32_split.launch import split_launch
-from tilesmith.kernels.fp32_split.terms import SCHEMES
+from tilesmith.kernels.fp32_split.launch import full_range_split, split_launch
+from tilesmith.kernels.fp32_split.terms import SCHEMES, Schemes
 from tilesmith.kernels.hopper import choice
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper.choice import cost, for_full_range, laid_out, unsuited_to, wasteful
@@ -117,17 +117,8 @@ def plan(problem: Problem, device: Device, configuration: Configuration, cycles:
     launches: list[KernelLaunch] = []
     workspace_bytes = layout.workspace_bytes
     if schemes := schemes_of(problem):
-        # The second pair of launches returns at once if the first one does.
-        first = Runs.ALWAYS if c.rs else Runs.IF_IN_RANGE
-        for scheme, runs in ((schemes.ordinary, first), (schemes.full_range, Runs.IF_OUT_OF_RANGE)):
-            each = layout.with_terms_of(scheme, device) if scheme.full_range else layout
-            assert each.split is not None
-            own = for_full_range(c) if scheme.full_range else c
-            unsplit = [one for one in each.split if one.terms.is_copy]
-            if unsplit:
-                launches.append(split_launch(unsplit, scheme, each.range_check, p.batch, device))
-            launches.append(product_launch(each, device, own, runs))
-            workspace_bytes = max(workspace_bytes, each.workspace_bytes)
+        launches, full_range = _float32_launches(layout, schemes, device, c)
+        workspace_bytes = max(workspace_bytes, full_range.workspace_bytes)
     else:
         pairs = zip((layout.a, layout.b), sources_of(c.swap_ab), strict=True)
         copies = [(each, source) for each, source in pairs if each.is_copy]
@@ -147,6 +138,28 @@ def plan(problem: Problem, device: Device, configuration: Configuration, cycles:
         workspace_bytes=workspace_bytes,
         split_k=c.split_k,
     )
+
+
+def _float32_launches(
+    layout: Layout, schemes: Schemes, device: Device, c: Configuration
+) -> tuple[list[KernelLaunch], Layout]:
+    """The launches that split and multiply ordinary values, and those for all others, which return at once if the first
+    ones do; and the layout that these have. Most of their parameters are the same."""
+    batch, full_range = layout.problem.batch, layout.with_terms_of(schemes.full_range, device)
+    assert layout.split is not None and full_range.split is not None
+    launches: list[KernelLaunch] = []
+    unsplit = [each for each in layout.split if each.terms.is_copy]  # what is packed has ordinary terms already
+    if unsplit:
+        launches.append(split_launch(unsplit, schemes.ordinary, layout.range_check, batch, device))
+    product = product_launch(layout, device, c, Runs.ALWAYS if c.rs else Runs.IF_IN_RANGE)
+    launches.append(product)
+    if len(unsplit) == len(full_range.split):
+        launches.append(full_range_split(launches[0], full_range.split, schemes.full_range))
+    else:
+        launches.append(split_launch(full_range.split, schemes.full_range, layout.range_check, batch, device))
+    own = for_full_range(c)
+    launches.append(product_launch(full_range, device, own, Runs.IF_OUT_OF_RANGE, ordinary=product))
+    return launches, full_range
 
 
 def _details(layout: Layout, device: Device, c: Configuration) -> Details:

@@ -1,9 +1,8 @@
 """The launch that multiplies: the parameters of gemm.cu, gemm_fp32.cu and gemm_fp32_rs.cu."""
 
-import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from tilesmith.core.device import Device
 from tilesmith.core.params import (
@@ -20,7 +19,6 @@ from tilesmith.core.params import (
     to,
 )
 from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
-from tilesmith.core.problem import Matrix
 from tilesmith.kernels.epilogue import EpilogueParameters
 from tilesmith.kernels.fp32_split.terms import Findings, Split
 from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
@@ -88,16 +86,19 @@ class RowBlockExtents(ParameterBlock):
     k_chunks: Int32
 
     @classmethod
-    def of(cls, findings: Findings | None, matrix: Matrix) -> "RowBlockExtents":
+    def of(cls, findings: Findings | None, rows: int) -> "RowBlockExtents":
         if findings is None or findings.extents is None:
-            return cls(found=None, row_blocks=0, rows=0, k_chunks=0)
+            return _NO_EXTENTS
         own = findings.row_block
         return cls(
             found=Address("workspace", findings.extents),
-            row_blocks=math.ceil(matrix.rows / own.rows),
+            row_blocks=-(-rows // own.rows),
             rows=own.rows,
             k_chunks=own.k_chunks,
         )
+
+
+_NO_EXTENTS: Final = RowBlockExtents(found=None, row_blocks=0, rows=0, k_chunks=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,39 +115,6 @@ class _Common(ParameterBlock):
     batch_size: Int32s
     a_moves: Int32s  # 0 where the batch shares the operand, 1 elsewhere
     b_moves: Int32s
-
-    @classmethod
-    def of(cls, layout: Layout, traits: Traits, device: Device, c: Configuration) -> "_Common":
-        p, a, b, out, own = layout.problem, layout.a, layout.b, layout.out, traits.staging(c.tile_n)
-        is_boxed = own.store is Store.BOXES
-        tiles_m, tiles_n = cluster_tiles(p, c)
-        k_steps, longer_parts = divmod(layout.k_steps, c.split_k)
-        return _Common(
-            a=a.tensor_map(c.tile_m, 1, p.batch),
-            b=b.tensor_map(traits.b_extent(c.tile_n), c.cluster, p.batch),
-            out=out.tensor_map(own) if is_boxed else None,
-            out_lines=OutputLines(
-                first=None if is_boxed else Address(out.buffer, out.offset),
-                stride=out.line_stride,
-                count=out.lines,
-                length=out.length,
-            ),
-            out_is_partial=int(out.is_partial),
-            out_batch_stride=_padded(() if out.is_partial else out.batch_strides),
-            schedule=Schedule(
-                tiles_m=tiles_m,
-                tiles_n=tiles_n,
-                split_k=c.split_k,
-                batches=p.batches,
-                k_steps=k_steps,
-                longer_parts=longer_parts,
-                raster_group=1 if traits.only_stores else _RASTER_GROUP,  # memory prefers to be written along rows
-                column_group=column_group(p, device, c.tile_n),
-            ),
-            batch_size=(*p.batch, *(1,) * (MAX_BATCH_DIMS - len(p.batch))),
-            a_moves=_padded(tuple(int(stride != 0) for stride in a.batch_strides)),
-            b_moves=_padded(tuple(int(stride != 0) for stride in b.batch_strides)),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,49 +145,112 @@ class Fp32Parameters(_Common):
     b_extents: RowBlockExtents
     epilogue: Annotated[EpilogueParameters, Aligned(64)]
 
-    @classmethod
-    def of_fp32(
-        cls, layout: Layout, traits: Traits, device: Device, c: Configuration, split: tuple[Split, Split]
-    ) -> "Fp32Parameters":
-        p, (a, b) = layout.problem, (each.findings for each in split)
-        return Fp32Parameters(
-            **vars(_Common.of(layout, traits, device, c)),
-            m=p.m,
-            depth=p.k,
-            term_depth=layout.b.term_depth,
-            a_scales=RowScales.of(split[0], traits.scale),
-            b_scales=RowScales.of(split[1], traits.scale),
-            a_range_stats=Address(a.buffer, a.range_stats),
-            b_range_stats=Address(b.buffer, b.range_stats),
-            range_check=Address("workspace", layout.range_check),
-            a_range_stats_count=a.blocks,
-            b_range_stats_count=b.blocks,
-            split_exponents=Address("workspace", a.scales.k_chunk_exponents) if traits.rs else None,
-            split_pitch=a.scales.k_chunk_pitch,
-            a_extents=RowBlockExtents.of(None if traits.scale is Scale.EXPONENTS else a, p.a),
-            b_extents=RowBlockExtents.of(None if traits.scale is Scale.EXPONENTS else b, p.b.transposed),
-            epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
-        )
+
+def _gemm(layout: Layout, traits: Traits, device: Device, c: Configuration) -> GemmParameters:
+    return GemmParameters(**_of_tiles(layout, traits, device, c), **_of_batch(layout))
+
+
+def _fp32(
+    layout: Layout, traits: Traits, device: Device, c: Configuration, split: tuple[Split, Split]
+) -> Fp32Parameters:
+    p, (a, b) = layout.problem, (each.findings for each in split)
+    return Fp32Parameters(
+        **_of_tiles(layout, traits, device, c),
+        **_of_batch(layout),
+        m=p.m,
+        depth=p.k,
+        term_depth=layout.b.term_depth,
+        **_of_scheme(layout, traits, split),
+        a_range_stats=Address(a.buffer, a.range_stats),
+        b_range_stats=Address(b.buffer, b.range_stats),
+        range_check=Address("workspace", layout.range_check),
+        a_range_stats_count=a.blocks,
+        b_range_stats_count=b.blocks,
+        split_exponents=Address("workspace", a.scales.k_chunk_exponents) if traits.rs else None,
+        split_pitch=a.scales.k_chunk_pitch,
+    )
+
+
+def _of_tiles(layout: Layout, traits: Traits, device: Device, c: Configuration) -> dict[str, Any]:
+    """The parameters that depend on tiles and terms."""
+    p, out, own = layout.problem, layout.out, traits.staging(c.tile_n)
+    is_boxed = own.store is Store.BOXES
+    tiles_m, tiles_n = cluster_tiles(p, c)
+    k_steps, longer_parts = divmod(layout.k_steps, c.split_k)
+    return {
+        "a": layout.a.tensor_map(c.tile_m, 1, p.batch),
+        "b": layout.b.tensor_map(traits.b_extent(c.tile_n), c.cluster, p.batch),
+        "out": out.tensor_map(own) if is_boxed else None,
+        "out_lines": OutputLines(
+            first=None if is_boxed else Address(out.buffer, out.offset),
+            stride=out.line_stride,
+            count=out.lines,
+            length=out.length,
+        ),
+        "schedule": Schedule(
+            tiles_m=tiles_m,
+            tiles_n=tiles_n,
+            split_k=c.split_k,
+            batches=p.batches,
+            k_steps=k_steps,
+            longer_parts=longer_parts,
+            raster_group=1 if traits.only_stores else _RASTER_GROUP,  # memory prefers to be written along rows
+            column_group=column_group(p, device, c.tile_n),
+        ),
+    }
+
+
+def _of_batch(layout: Layout) -> dict[str, Any]:
+    """The parameters that depend on neither."""
+    batch, out = layout.problem.batch, layout.out
+    return {
+        "out_is_partial": int(out.is_partial),
+        "out_batch_stride": _padded(() if out.is_partial else out.batch_strides),
+        "batch_size": (*batch, *(1,) * (MAX_BATCH_DIMS - len(batch))),
+        "a_moves": _padded(tuple([int(stride != 0) for stride in layout.a.batch_strides])),
+        "b_moves": _padded(tuple([int(stride != 0) for stride in layout.b.batch_strides])),
+        "epilogue": EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
+    }
+
+
+def _of_scheme(layout: Layout, traits: Traits, split: tuple[Split, Split]) -> dict[str, Any]:
+    """The parameters that depend on the scheme of the terms."""
+    p, (a, b) = layout.problem, split
+    is_full_range = traits.scale is Scale.EXPONENTS
+    return {
+        "a_scales": RowScales.of(a, traits.scale),
+        "b_scales": RowScales.of(b, traits.scale),
+        "a_extents": RowBlockExtents.of(None if is_full_range else a.findings, p.a.rows),
+        "b_extents": RowBlockExtents.of(None if is_full_range else b.findings, p.b.columns),
+    }
 
 
 def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
     return *values, *(0,) * (MAX_BATCH_DIMS - len(values))
 
 
-def product_launch(layout: Layout, device: Device, c: Configuration, runs: Runs = Runs.ALWAYS) -> KernelLaunch:
-    """The launch that multiplies. `runs`: when it does, if the operands are float32."""
+def product_launch(
+    layout: Layout,
+    device: Device,
+    c: Configuration,
+    runs: Runs = Runs.ALWAYS,
+    *,
+    ordinary: KernelLaunch | None = None,
+) -> KernelLaunch:
+    """The launch that multiplies. `runs`: when it does, if the operands are float32. `ordinary`: the one for
+    ordinary values, if this one is for all others."""
     traits, tile = layout.traits, layout.tile(device, c)
     at_once, all_clusters = clusters_at_once(layout.problem, device, tile), clusters_of(layout, c)
     if traits.out.itemsize == OPERAND_BYTES and all_clusters > at_once:
         tile = tile._replace(store_waits=True)
-    parameters: GemmParameters | Fp32Parameters
+    parameters: ParameterBlock
     if layout.split is None:
-        parameters = GemmParameters(
-            **vars(_Common.of(layout, traits, device, c)),
-            epilogue=EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
-        )
+        parameters = _gemm(layout, traits, device, c)
+    elif ordinary is None:
+        parameters = _fp32(layout, traits, device, c, layout.split)
     else:
-        parameters = Fp32Parameters.of_fp32(layout, traits, device, c, layout.split)
+        changed = _of_tiles(layout, traits, device, c) | _of_scheme(layout, traits, layout.split)
+        parameters = ordinary.parameters.changed(**changed)
     declared = parameters.declaration(), parameters.headers()
     return KernelLaunch(
         _kernel(traits, tile, runs, device.shared_bytes_per_block, declared),

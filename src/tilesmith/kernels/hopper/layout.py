@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -59,7 +60,7 @@ def sources_of(swap_ab: bool) -> tuple[Buffer, Buffer]:
     return ("b", "a") if swap_ab else ("a", "b")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """The product as a kernel sees it: its operands and its result in memory."""
 
@@ -117,11 +118,10 @@ class Layout:
         return replace(self, a=own_a, b=split[1].terms, workspace_bytes=end, scheme=scheme, split=split)
 
     @classmethod
-    def sketched(cls, p: Problem, swap_ab: bool, rs: bool, split_k: int) -> "Layout | None":
-        """The layout as the cost of a configuration depends on it: with nothing in its place in the workspace. None if
-        TMA cannot read an A that is to be split in registers. `p`: the product as a Layout has it."""
-        out = output.direct(p.out, p.batch) if split_k == 1 else None
-        out = out or output.partial(p.out, split_k * p.batches, 0)
+    def sketched(cls, p: Problem, swap_ab: bool, rs: bool) -> "Layout | None":
+        """The layout as the cost of a configuration depends on it: with nothing in its place in the workspace, and K in
+        one part. None if TMA cannot read an A that is to be split in registers. `p`: the product as a Layout has it."""
+        out = output.direct(p.out, p.batch) or output.partial(p.out, p.batches, 0)
         sources = sources_of(swap_ab)
         matrices = (p.a, p.b.transposed)
         if schemes := schemes_of(p):
@@ -140,11 +140,16 @@ class Layout:
         )
         return cls(p, a, b, out, 0)
 
+    def sketched_in_parts(self) -> "Layout":
+        """The same sketch with partial products of several parts of K."""
+        p = self.problem
+        return Layout(p, self.a, self.b, output.partial(p.out, 2 * p.batches, 0), 0, self.scheme)
+
     @property
     def k_steps(self) -> int:
         return -(-self.problem.k // TILE_K)
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         """What kernels for this layout are compiled for. A sketched one leaves out what no cost depends on."""
         scheme, a, b, out = self.scheme, self.a, self.b, self.out
