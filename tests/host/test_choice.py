@@ -1,4 +1,5 @@
-"""The configuration that `hopper` chooses without making all candidates is the cheapest of them."""
+"""The configuration that `hopper` chooses without making all candidates is the cheapest of them, and no family is left
+out that could be cheaper."""
 
 import torch
 from hypothesis import given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from tilesmith.core.device import named
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.problem import Problem
+from tilesmith.kernels import FAMILIES
 from tilesmith.kernels.hopper import family as hopper
 
 SIZES = st.one_of(st.integers(1, 9000), st.sampled_from([1, 8, 64, 65, 256, 4096]))
@@ -51,3 +53,6 @@ def test_the_chosen_configuration_is_the_cheapest_candidate(
         chosen = hopper.cheapest(problem, gpu)
         best = min(hopper.candidates(problem, gpu), key=lambda candidate: candidate.cycles, default=None)
         assert (chosen and (chosen.name, chosen.cycles)) == (best and (best.name, best.cycles))
+    for family in FAMILIES:
+        if family.min_cycles is not None and family.rejects(problem, gpu) is None:
+            assert all(family.min_cycles(problem, gpu) <= each.cycles for each in family.candidates(problem, gpu))

@@ -58,6 +58,8 @@ def _not_dense(tensor: torch.Tensor) -> str | None:
 def check_operands(a: torch.Tensor, b: torch.Tensor, *, may_mix: bool = False) -> None:
     """Raises what torch raises for operands that have no product, whatever their shapes."""
     check_dense(a, b)
+    if a.device == b.device and a.dtype == b.dtype and a.dtype in OUT_DTYPES:
+        return
     shapes = f"shapes {list(a.shape)} and {list(b.shape)}"
     if a.device != b.device:
         raise RuntimeError(
@@ -153,6 +155,8 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The batch dimensions that these broadcast to. torch.broadcast_shapes knows too, but first imports SymPy."""
+    if a == b:
+        return tuple(a)
     rank = max(len(a), len(b))
     sizes: list[int] = []
     for x, y in zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True):

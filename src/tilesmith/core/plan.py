@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -21,7 +22,7 @@ class Wgmma:
     a_in_registers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kernel:
     """What is compiled: a source file of the package, and everything that it needs to know."""
 
@@ -49,6 +50,14 @@ class Kernel:
         """The kernel that takes parameters like these."""
         declaration, headers = parameters.declaration(), parameters.headers()
         return cls(entry, source, constants, declaration, headers, threads, shared_bytes, wgmma)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """It has many constants, and is looked up for each new plan."""
+        return hash((self.entry, self.constants, self.parameters, self.threads, self.shared_bytes, self.wgmma))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,18 +192,12 @@ def _matrix(tensor: torch.Tensor, batch: Sequence[int], packed: bool) -> Matrix:
     *own, rows, columns = tensor.shape
     *strides, row_stride, column_stride = tensor.stride()
     missing = len(batch) - len(own)
-    repeated = (
+    repeated = [
         stride if size == whole else 0 for size, whole, stride in zip(own, batch[missing:], strides, strict=True)
-    )
+    ]
     return Matrix(
-        dtype=tensor.dtype,
-        rows=rows,
-        columns=columns,
-        row_stride=row_stride if rows > 1 else 0,
-        column_stride=column_stride if columns > 1 else 0,
-        batch_strides=(*(0,) * missing, *repeated),
-        alignment=_alignment(tensor),
-        packed=packed,
+        *(tensor.dtype, rows, columns, row_stride if rows > 1 else 0, column_stride if columns > 1 else 0),
+        *((*(0,) * missing, *repeated), _alignment(tensor), packed),
     )
 
 

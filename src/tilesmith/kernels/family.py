@@ -51,6 +51,8 @@ class Family:
     sum_words: Callable[[Plan], SumWords]
     # The cheapest of the candidates, where there is a quicker way to it than to make them all. None if there are none.
     cheapest: Callable[[Problem, Device], Candidate | None] | None = None
+    # Clocks that each of the candidates takes at least, told in no time: who cannot be the cheapest is not asked more.
+    min_cycles: Callable[[Problem, Device], float] | None = None
     packing: Callable[[Problem, Device], Plan | None] | None = None  # the plan of `tilesmith.pack`
     # The plan for a problem that has the configuration of a plan for another one; None if it cannot have it.
     with_configuration: Callable[[Plan, Problem], Plan | None] | None = None

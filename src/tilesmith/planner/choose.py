@@ -18,8 +18,15 @@ def choose(problem: Problem, device: Device) -> Plan:
         measured = next((each for each in candidates(problem, device) if each.name == preferred), None)
         if measured is not None:
             return replace(measured.plan(), is_tuned=True)
-    offers = (_cheapest(family, problem, device) for family in _legal(problem, device))
-    return min((offer for offer in offers if offer is not None), key=lambda offer: offer.cycles).plan()
+    best: Candidate | None = None
+    for family in _legal(problem, device):
+        if best is not None and family.min_cycles is not None and family.min_cycles(problem, device) >= best.cycles:
+            continue
+        offer = _cheapest(family, problem, device)
+        if offer is not None and (best is None or offer.cycles < best.cycles):
+            best = offer
+    assert best is not None  # a fallback takes what nobody else does
+    return best.plan()
 
 
 def _cheapest(family: Family, problem: Problem, device: Device) -> Candidate | None:

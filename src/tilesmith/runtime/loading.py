@@ -17,11 +17,14 @@ _lock = threading.Lock()
 
 def loaded(kernels: Sequence[Kernel], arch: str, device_index: int) -> tuple[driver.Function, ...]:
     """The functions of kernels on the GPU with torch's index `device_index`."""
+    functions = [_functions.get((kernel, device_index)) for kernel in kernels]
+    known = tuple([function for function in functions if function is not None])
+    if len(known) == len(kernels):
+        return known
     missing = [kernel for kernel in dict.fromkeys(kernels) if (kernel, device_index) not in _functions]
-    if missing:
-        _refuse_while_capturing(missing[0])
-        torch.cuda.init()
-        at_once(lambda kernel: _load(kernel, arch, device_index), missing)
+    _refuse_while_capturing(missing[0])
+    torch.cuda.init()
+    at_once(lambda kernel: _load(kernel, arch, device_index), missing)
     return tuple(_functions[kernel, device_index] for kernel in kernels)
 
 

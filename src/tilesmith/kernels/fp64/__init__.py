@@ -12,6 +12,11 @@ FAMILIES = tuple(
         exclusions=each.exclusions,
         launch_words=words.launch_words,
         sum_words=words.sum_words,
+        min_cycles=min_cycles,
     )
-    for name, each in (("gemv", gemv), ("skinny", skinny), ("fp64_mma", fp64_mma))
+    for name, each, min_cycles in (
+        ("gemv", gemv, None),
+        ("skinny", skinny, None),
+        ("fp64_mma", fp64_mma, fp64_mma.min_cycles),
+    )
 )

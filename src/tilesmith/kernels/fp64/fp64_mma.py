@@ -110,6 +110,12 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
             yield Candidate(f"fp64_mma {tile}", cycles, partial(plan, problem, device, tile))
 
 
+def min_cycles(problem: Problem, device: Device) -> float:
+    """What the multiplications alone take, if no SM ever waits."""
+    rate = _rates(device).multiply_adds_per_clock * device.sm_count
+    return problem.m * problem.n * problem.k * problem.batches / rate
+
+
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit it, each with its reason."""
     p = problem.stored_by_rows

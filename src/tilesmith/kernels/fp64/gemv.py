@@ -45,9 +45,9 @@ def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
     if reason := common.rejects_single(problem, device):
         return reason
-    p = _oriented(problem)
-    if p.m > 1:
+    if min(problem.m, problem.n) > 1:
         return "is for one row or column"
+    p = _oriented(problem)
     if p.k > 1 and p.b.row_stride != 1:
         return "reads lines along K"
     return None

@@ -75,9 +75,9 @@ def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
     if reason := common.rejects_single(problem, device):
         return reason
-    p = swap_ab_for_few_rows(problem)
-    if p.m > _MAX_ROWS:
+    if min(problem.m, problem.n) > _MAX_ROWS:
         return f"is for {_MAX_ROWS} rows or columns at most"
+    p = swap_ab_for_few_rows(problem)
     if not (_is_line(p.b) or _is_line(p.b.transposed)):
         return "reads an operand along contiguous lines"
     return None
