@@ -22,15 +22,18 @@
 NVRTC and the emulator's compiler take the same text, and Python packs the bytes of the same declaration.
 """
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
-from operator import attrgetter, itemgetter
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args, get_origin, get_type_hints
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import torch
+
+from tilesmith.core.block_layout import TENSOR_MAP, BlockLayout, Kind, all_of, headers_of, layout_of, members_of
+from tilesmith.core.block_layout import Aligned as Aligned
+from tilesmith.core.block_layout import Member as Member
 
 # The memory that a launch reads or writes; "a_packed" and "b_packed" are what tilesmith.pack made of an operand. The
 # two factors of an epilogue, which are eight bytes as well, come in the place of an address.
@@ -62,27 +65,9 @@ class TensorMap(NamedTuple):
     line_bytes: int  # the width of the swizzle; 16 for none
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """How C++ spells a member of a struct, and how many bytes it has there."""
-
-    cpp: str
-    bytes: int
-    alignment: int
-    code: str = ""  # of Python's struct module; none if a launch fills it in
-    header: str | None = None  # that declares the type
-
-
 def to(cpp: str, header: str | None = None) -> Member:
     """The member that points to values of a type."""
     return Member(f"{cpp}*", 8, 8, header=header)
-
-
-@dataclass(frozen=True, slots=True)
-class Aligned:
-    """Asks for a larger alignment of a nested block."""
-
-    bytes: int
 
 
 Int32 = Annotated[int, Member("int", 4, 4, "i")]
@@ -92,8 +77,7 @@ Int32s = Annotated[tuple[int, ...], Member("int", 4, 4, "i")]
 UInt32s = Annotated[tuple[int, ...], Member("unsigned", 4, 4, "I")]
 Int64s = Annotated[tuple[int, ...], Member("long long", 8, 8, "q")]
 Pointer = Address | None  # None where the kernel does not ask
-_MAP: Final = Member("tilesmith::ptx::TensorMap", 128, 64, header="ptx/tma.cuh")
-MapSlot = Annotated[TensorMap | None, _MAP]
+MapSlot = Annotated[TensorMap | None, TENSOR_MAP]
 
 
 class KernelEnum(IntEnum):
@@ -159,7 +143,7 @@ class ParameterBlock:
         """The same block, but for these members."""
         own = {**vars(self), **members}
         own.pop("filled", None)
-        assert len(own) == len(_members(_class_of(self)))
+        assert len(own) == len(members_of(_class_of(self)))
         return type(self)(**own)
 
     def declaration(self) -> str:
@@ -170,7 +154,7 @@ class ParameterBlock:
     def headers(cls) -> tuple[str, ...]:
         """The files that declare the types of its members."""
         block: Kind = cls
-        return _headers(block)
+        return headers_of(block)
 
     def packed(self) -> bytes:
         """The bytes of the struct, with zeros where a launch writes addresses and tensor maps."""
@@ -188,24 +172,23 @@ class ParameterBlock:
         return ((position, values[i]) for i, position in layout.maps if values[i] is not None)
 
     @cached_property
-    def filled(self) -> "tuple[BlockLayout, list[Any]]":
+    def filled(self) -> tuple[BlockLayout, list[Any]]:
         """The layout, and the value of every single member, those of nested blocks included."""
         values: list[Any] = []
         lengths: list[int] = []
         _collect(self, values, lengths)
-        return _layout(_class_of(self), tuple(lengths)), values
+        return layout_of(_class_of(self), tuple(lengths)), values
 
     def initializer(self) -> str:
         """The value of the struct in C++, with the names of its members; null where a launch fills it in."""
         parts = []
-        for name, kind, _, is_array in _members(_class_of(self)):
+        for name, kind, _, is_array in members_of(_class_of(self)):
             value = getattr(self, name)
             texts = [_initial(kind, each) for each in (value if is_array else (value,))]
             parts.append(f"/* {name} */ {'{' + ', '.join(texts) + '}' if is_array else texts[0]}")
         return "{" + ", ".join(parts) + "}"
 
 
-Kind: TypeAlias = Any  # a Member, or a class of blocks
 _class_of: Callable[[object], Kind] = type
 
 
@@ -238,11 +221,11 @@ def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool,
 
     def end_singles() -> None:
         if singles:
-            found.append((_all_of(attrgetter, singles), False, False))
+            found.append((all_of(attrgetter, singles), False, False))
             singles.clear()
 
     def visit(block: Kind, prefix: str) -> None:
-        for name, kind, _, is_array in _members(block):
+        for name, kind, _, is_array in members_of(block):
             is_block = not isinstance(kind, Member)
             if is_array:
                 end_singles()
@@ -255,110 +238,3 @@ def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool,
     visit(block, "")
     end_singles()
     return tuple(found)
-
-
-def _all_of(getter: Any, names: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gets them all, as a tuple even if there is one."""
-    read = getter(*names) if names else lambda _: ()
-    return read if len(names) != 1 else lambda value: (read(value),)
-
-
-@cache
-def _members(block: Kind) -> tuple[tuple[str, Kind, int, bool], ...]:
-    """Name, kind and least alignment of each member, and whether it is an array."""
-    hints, found = get_type_hints(block, include_extras=True), []
-    for field in fields(block):
-        hint, extras = hints[field.name], list[Any]()
-        if get_origin(hint) is Annotated:
-            hint, *extras = get_args(hint)
-        is_array = get_origin(hint) is tuple
-        if is_array:
-            hint = get_args(hint)[0]
-        kind = next((x for x in extras if isinstance(x, Member)), hint)
-        alignment = next((x.bytes for x in extras if isinstance(x, Aligned)), 1)
-        if not isinstance(kind, Member) and not (isinstance(kind, type) and issubclass(kind, ParameterBlock)):
-            raise TypeError(f"{block.__name__}.{field.name} says nothing of how C++ spells it")
-        found.append((field.name, kind, alignment, is_array))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLayout:
-    """Where the members of a block lie, if its arrays have certain lengths. Members are counted one by one, those of
-    nested blocks included."""
-
-    declaration: str
-    numbers: Callable[[Sequence[Any]], tuple[Any, ...]]  # the members that Python packs
-    packer: struct.Struct
-    pointers: tuple[tuple[int, int], ...]  # which members are addresses, and their positions
-    maps: tuple[tuple[int, int], ...]  # tensor maps
-
-    def pack(self, values: Sequence[Any]) -> bytes:
-        return self.packer.pack(*self.numbers(values))
-
-
-@cache
-def _layout(block: Kind, lengths: tuple[int, ...]) -> BlockLayout:
-    found = _Struct(block, iter(lengths), "Parameters")
-    texts: dict[str, str] = {}
-    found.declare(texts)
-    numbers, pointers, maps = list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
-    code, end = "<", 0
-    for i, (position, member) in enumerate(found.slots):
-        if member.code:
-            numbers.append(i)
-            code += f"{position - end}x{member.code}"
-            end = position + member.bytes
-        else:
-            (maps if member.header == _MAP.header else pointers).append((i, position))
-    packer = struct.Struct(f"{code}{found.bytes - end}x")
-    return BlockLayout("".join(texts.values()), _all_of(itemgetter, numbers), packer, tuple(pointers), tuple(maps))
-
-
-class _Struct:
-    """A block as C++ lays it out, whose arrays have the next of these lengths."""
-
-    def __init__(self, block: Kind, lengths: Iterator[int], name: str) -> None:
-        self.name, self.bytes, self.alignment = name, 0, 1
-        self.slots: list[tuple[int, Member]] = []  # every single member, with its position
-        self._lines: list[str] = []
-        self._nested: list[_Struct] = []
-        for member, kind, least, is_array in _members(block):
-            count = next(lengths) if is_array else 1
-            spelled = kind.cpp if isinstance(kind, Member) else kind.__name__
-            aligned = f"alignas({least}) " if least > 1 else ""
-            self._lines.append(f"  {aligned}{spelled} {member}{f'[{count}]' if is_array else ''};\n")
-            for _ in range(count):
-                self._add(kind if isinstance(kind, Member) else _Struct(kind, lengths, kind.__name__), least)
-        self.bytes = _round_up(self.bytes, self.alignment)
-
-    def _add(self, member: "Member | _Struct", least: int) -> None:
-        alignment = max(member.alignment, least)
-        at = _round_up(self.bytes, alignment)
-        self.alignment, self.bytes = max(self.alignment, alignment), at + member.bytes
-        if isinstance(member, Member):
-            self.slots.append((at, member))
-        else:
-            self._nested.append(member)
-            self.slots += [(at + position, each) for position, each in member.slots]
-
-    def declare(self, texts: dict[str, str]) -> None:
-        """Adds the C++ of the struct, and before it that of those that it has, by name."""
-        for each in self._nested:
-            each.declare(texts)
-        size = f"static_assert(sizeof({self.name}) == {self.bytes});"
-        text = f"struct {self.name} {{\n{''.join(self._lines)}}};\n{size}\n"
-        if texts.setdefault(self.name, text) != text:
-            raise TypeError(f"there are two blocks {self.name} with arrays of different lengths")
-
-
-@cache
-def _headers(block: Kind) -> tuple[str, ...]:
-    found: list[str | None] = []
-    for _, kind, _, _ in _members(block):
-        found += [kind.header] if isinstance(kind, Member) else _headers(kind)
-    return tuple(name for name in dict.fromkeys(found) if name)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

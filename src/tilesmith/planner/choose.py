@@ -25,7 +25,8 @@ def choose(problem: Problem, device: Device) -> Plan:
         offer = _cheapest(family, problem, device)
         if offer is not None and (best is None or offer.cycles < best.cycles):
             best = offer
-    assert best is not None  # a fallback takes what nobody else does
+    if best is None:
+        raise ValueError(f"no family can do {problem}")
     return best.plan()
 
 

@@ -60,7 +60,7 @@ class _Side:
 
     __slots__ = (
         *("_a_bytes", "_b_bytes", "_b_takes_any", "_batches", "_beside", "_device", "_is_partial", "_k_steps"),
-        *("_known", "_layout", "_m", "_n", "_output_elements", "_sizes_matter"),
+        *("_known", "_layout", "_m", "_n", "_output_elements", "_sizes_matter", "_work"),
     )
 
     def __init__(self, layout: Layout, device: Device) -> None:
@@ -75,6 +75,7 @@ class _Side:
         self._sizes_matter = traits.only_stores or p.skips_zeros
         self._known = _known_tiles.setdefault(_kind(layout, traits, device), {})
         copied = self._a_bytes * layout.a.is_copy + self._b_bytes * layout.b.is_copy
+        self._work: cost_model.Work | None = None  # of any configuration
         rates = cost_model.rates_of(device)
         self._beside = cost_model.clocks_beside(rates, copied, layout.scheme is not None)
 
@@ -113,7 +114,12 @@ class _Side:
         """What tiles of a configuration cost; None if it does not suit the product."""
         if unsuited_to(self._layout, self._device, c) is not None:
             return None
-        return cost_model.tile_clocks(cost_model.rates_of(self._device), _work(self._layout, c), self._device)
+        if self._work is None:
+            self._work = _work(self._layout, c)
+        # What else there is of the work does not count for a tile.
+        columns = self._layout.traits.b_extent(c.tile_n)
+        work = self._work._replace(tile_m=c.tile_m, tile_n=c.tile_n, cluster=c.cluster, loaded_columns=columns)
+        return cost_model.tile_clocks(cost_model.rates_of(self._device), work, self._device)
 
 
 # By what decides which configurations suit a product, and what their tiles cost. There are a few hundred at most.

@@ -172,7 +172,7 @@ class Layout:
             only_stores=self.problem.k <= TILE_K and not out.is_partial,
             epilogue=EpilogueConstants.of(self.epilogue),
             residual_vector=self._residual_vector,
-            with_least_product=a_terms == b_terms == 2 and self.problem.k <= SHORT_K,
+            with_least_product=self.split is not None and a_terms == b_terms == 2 and self.problem.k <= SHORT_K,
             a_k_chunks=1 if self.split is None else self.split[0].findings.row_block.k_chunks,
             b_k_chunks=1 if self.split is None else self.split[1].findings.row_block.k_chunks,
         )
