@@ -68,26 +68,26 @@ class Operand(NamedTuple):
 
     def bytes(self, batch: Sequence[int]) -> int:
         """The elements of all different matrices, in bytes."""
-        matrices = math.prod(n for n, s in zip(batch, self.batch_strides, strict=True) if s)
-        return self.length * self.lines * matrices * self.dtype.itemsize
+        matrices = math.prod([n for n, s in zip(batch, self.batch_strides, strict=True) if s])
+        return self.matrix.rows * self.depth * matrices * self.dtype.itemsize
 
     def tensor_map(self, extent: int, sharers: int, batch: Sequence[int]) -> TensorMap:
         """For tiles of `extent` rows that `sharers` blocks load together."""
-        size = self.dtype.itemsize
-        atom_width = self.atom_width(extent)
+        size, rows, depth = self.dtype.itemsize, self.matrix.rows, self.depth
+        length, lines = (rows, depth) if self.mn_major else (depth, rows)
+        width = atom_width(self.mn_major, size, extent)
         # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
         moving = [(n, s) if s else (1, ALIGNMENT) for n, s in zip(batch, self.batch_strides, strict=True)]
         moving += [(1, ALIGNMENT)] * (walked_dims(batch) - len(moving))
-        length = self.length
         line_stride = self.line_stride or round_up(length, ALIGNMENT // size)
         return TensorMap(
             self.buffer,
             self.offset,
             self.dtype,
-            sizes=(length, self.lines, *[n for n, _ in moving]),
+            sizes=(length, lines, *[n for n, _ in moving]),
             strides=(line_stride * size, *[stride * size for _, stride in moving]),
-            box=(atom_width, self.tile_lines(extent) // sharers, *(1,) * len(moving)),
-            line_bytes=atom_width * size,
+            box=(width, self.tile_lines(extent) // sharers, *(1,) * len(moving)),
+            line_bytes=width * size,
         )
 
 
@@ -151,13 +151,12 @@ def walked_dims(batch: Sequence[int]) -> int:
 
 def aligned_lines(lines: Matrix) -> bool:
     """Every row is contiguous, and starts at a multiple of the max_line access."""
+    if lines.alignment < ALIGNMENT or (lines.columns != 1 and lines.column_stride != 1):
+        return False
     granule = ALIGNMENT // lines.dtype.itemsize
-    strides = (*(() if lines.rows == 1 else (lines.row_stride,)), *lines.batch_strides)
-    return (
-        (lines.columns == 1 or lines.column_stride == 1)
-        and not any(stride % granule for stride in strides)
-        and lines.alignment >= ALIGNMENT
-    )
+    if lines.rows != 1 and lines.row_stride % granule:
+        return False
+    return not any(stride % granule for stride in lines.batch_strides)
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -208,25 +208,30 @@ _ENCODED_MAPS: Final = 128  # of a slot, and up to twice as many: a program's te
 
 
 class _TensorMapSlot:
-    """The place of a tensor map in a launch's arguments. Encoding takes microseconds, so it is done once an address."""
+    """The place of a tensor map in a launch's arguments. Encoding takes microseconds, so it is done once an address;
+    the table of those is made when there is a second one."""
 
-    __slots__ = ("_encoded", "_tensor_map", "_where", "_young", "address", "buffer")
+    __slots__ = ("_encoded", "_tensor_map", "_where", "address", "buffer")
 
     def __init__(self, tensor_map: TensorMap, where: int) -> None:
         self._tensor_map = tensor_map
         self._where = where
-        self._encoded: Recent[int, bytes] = Recent(_ENCODED_MAPS)
-        self._young = self._encoded.young
+        self._encoded: Recent[int, bytes] | None = None
         self.buffer = _PLACES[tensor_map.buffer]
         self.address = -1  # what the map in the arguments points to
 
     def point_to(self, address: int) -> None:
-        encoded = self._young.get(address) or self._encoded.get(address)
-        if encoded is None:
-            _encode(self._tensor_map, address, self._where)
-            self._encoded[address] = ctypes.string_at(self._where, _TENSOR_MAP_BYTES)
-        else:
+        known = self._encoded
+        if known is None and self.address >= 0:
+            known = self._encoded = Recent(_ENCODED_MAPS)
+            known[self.address] = ctypes.string_at(self._where, _TENSOR_MAP_BYTES)
+        encoded = known and (known.young.get(address) or known.get(address))
+        if encoded:
             ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
+        else:
+            _encode(self._tensor_map, address, self._where)
+            if known is not None:
+                known[address] = ctypes.string_at(self._where, _TENSOR_MAP_BYTES)
         self.address = address
 
 

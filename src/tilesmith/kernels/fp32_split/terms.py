@@ -261,7 +261,7 @@ class RowBlock(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Matrix, batch: Sequence[int]) -> "RowBlock":
-        matrices = math.prod(n for n, stride in zip(batch, matrix.batch_strides, strict=True) if stride)
+        matrices = math.prod([n for n, stride in zip(batch, matrix.batch_strides, strict=True) if stride])
         return _row_block(runs_along_rows(matrix), matrix.rows, round_up(matrix.columns, TILE_K), matrices)
 
 

@@ -59,8 +59,8 @@ class _Side:
     not, and split K or not."""
 
     __slots__ = (
-        *("_a_bytes", "_b_bytes", "_b_takes_any", "_batches", "_beside", "_device", "_is_partial", "_k_steps"),
-        *("_known", "_layout", "_m", "_n", "_output_elements", "_sizes_matter", "_work"),
+        *("_a_bytes", "_b_bytes", "_batches", "_beside", "_device", "_is_partial", "_k_steps"),
+        *("_known", "_layout", "_m", "_max_tile_n", "_n", "_output_elements", "_sizes_matter", "_work"),
     )
 
     def __init__(self, layout: Layout, device: Device) -> None:
@@ -69,7 +69,7 @@ class _Side:
         self._m, self._n, self._k_steps, self._batches = p.m, p.n, layout.k_steps, p.batches
         self._a_bytes, self._b_bytes = layout.a.bytes(p.batch), layout.b.bytes(p.batch)
         self._output_elements = p.m * p.n * p.batches
-        self._b_takes_any = layout.b.atom_width(MIN_TILE[1]) > 0
+        self._max_tile_n = max(2 * p.n - 1, MIN_TILE[1]) if layout.b.atom_width(MIN_TILE[1]) else math.inf
         traits = layout.traits
         self._is_partial = layout.out.is_partial
         self._sizes_matter = traits.only_stores or p.skips_zeros
@@ -83,7 +83,7 @@ class _Side:
         """The expected clocks of a configuration; infinite if it does not suit the product, or they are more than
         `limit`."""
         tile_m, tile_n, cluster, split_k, _, _ = cut
-        if tile_n > MIN_TILE[1] and tile_n >= 2 * self._n and self._b_takes_any:
+        if tile_n > self._max_tile_n:
             return math.inf
         key = self._layout.tile(self._device, Configuration(*cut)) if self._sizes_matter else cut[:3]
         try:
