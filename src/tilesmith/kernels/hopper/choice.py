@@ -39,14 +39,16 @@ class _Sides(dict[tuple[bool, bool, bool], "_Side | None"]):
 
     def __init__(self, problem: Problem, device: Device) -> None:
         self._problem, self._device = problem, device
-        self._sketches: dict[tuple[bool, bool], Layout | None] = {}
+        self._sketches: dict[bool, Layout] = {}
 
     def __missing__(self, key: tuple[bool, bool, bool]) -> "_Side | None":
         swap_ab, rs, splits_k = key
-        if (swap_ab, rs) not in self._sketches:
+        sketch: Layout | None = self._sketches.get(swap_ab)
+        if sketch is None:
             p = fastest_first(self._problem.transposed if swap_ab else self._problem)
-            self._sketches[swap_ab, rs] = Layout.sketched(p, swap_ab, rs)
-        sketch = self._sketches[swap_ab, rs]
+            sketch = self._sketches[swap_ab] = Layout.sketched(p, swap_ab)
+        if rs:
+            sketch = sketch.sketched_in_registers(swap_ab)
         side = None
         if sketch is not None:
             side = _Side(sketch.sketched_in_parts() if splits_k else sketch, self._device)

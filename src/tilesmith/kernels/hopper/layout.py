@@ -118,27 +118,26 @@ class Layout:
         return replace(self, a=own_a, b=split[1].terms, workspace_bytes=end, scheme=scheme, split=split)
 
     @classmethod
-    def sketched(cls, p: Problem, swap_ab: bool, rs: bool) -> "Layout | None":
+    def sketched(cls, p: Problem, swap_ab: bool) -> "Layout":
         """The layout as the cost of a configuration depends on it: with nothing in its place in the workspace, and K in
-        one part. None if TMA cannot read an A that is to be split in registers. `p`: the product as a Layout has it."""
+        one part. `p`: the product as a Layout has it."""
         out = output.direct(p.out, p.batch) or output.partial(p.out, p.batches, 0)
-        sources = sources_of(swap_ab)
-        matrices = (p.a, p.b.transposed)
+        pairs = ((p.a, sources_of(swap_ab)[0]), (p.b.transposed, sources_of(swap_ab)[1]))
         if schemes := schemes_of(p):
             scheme = schemes.ordinary
-            a, b = (
+            a, b = [
                 terms.terms_of(matrix, p.batch, scheme, terms.PACKED[source] if matrix.packed else "workspace", 0)[0]
-                for matrix, source in zip(matrices, sources, strict=True)
-            )
-            if not rs:
-                return cls(p, a, b, out, 0, scheme)
-            fp32_a = operand.direct(p.a, sources[0])
-            return None if fp32_a is None else cls(p, fp32_a, b, out, 0, scheme)
-        a, b = (
-            operand.direct(matrix, source) or operand.realigned(matrix, p.batch, 0)[0]
-            for matrix, source in zip(matrices, sources, strict=True)
-        )
+                for matrix, source in pairs
+            ]
+            return cls(p, a, b, out, 0, scheme)
+        a, b = [operand.direct(matrix, source) or operand.realigned(matrix, p.batch, 0)[0] for matrix, source in pairs]
         return cls(p, a, b, out, 0)
+
+    def sketched_in_registers(self, swap_ab: bool) -> "Layout | None":
+        """The same sketch with an A that is split in registers; None if TMA cannot read it."""
+        p = self.problem
+        a = operand.direct(p.a, sources_of(swap_ab)[0])
+        return None if a is None else Layout(p, a, self.b, self.out, 0, self.scheme)
 
     def sketched_in_parts(self) -> "Layout":
         """The same sketch with partial products of several parts of K."""
