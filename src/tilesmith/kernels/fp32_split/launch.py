@@ -183,9 +183,9 @@ def split_launch(
     busy = 0  # blocks that have a task more than the others
     for each, access in zip(splits, accesses, strict=True):
         corrects_bias = not scheme.full_range and _corrects_bias(each, splits)
-        has_vectors = access is Access.VECTORS
-        operands.append(Operand.of(each, batch, busy, corrects_bias=corrects_bias, has_vectors=has_vectors))
-        busy = (busy + operands[-1].tasks * each.findings.row_block.k_chunks) % blocks
+        own = Operand.of(each, batch, busy, corrects_bias=corrects_bias, has_vectors=access is Access.VECTORS)
+        operands.append(own)
+        busy = (busy + own.tasks * each.findings.row_block.k_chunks) % blocks
     parameters = Parameters(
         operands=(operands[0], operands[-1]),
         count=len(operands),
@@ -208,8 +208,8 @@ def full_range_split(ordinary: KernelLaunch, splits: Sequence[Split], scheme: Sc
 def _launch(
     splits: Sequence[Split], scheme: Scheme, accesses: list[Access], parameters: Parameters, blocks: int
 ) -> KernelLaunch:
-    """`accesses`: of the operands, which the kinds have where there are few of them. What as a rule is not split, or is
-    seldom asked for, is of a kind that takes all: that costs no time."""
+    """The launch of the kernel for such operands. `accesses`: how each of them can be read. There are as few kernels as
+    that costs no time: what as a rule is not split, or is seldom asked for, is read in any way."""
     first = splits[0].findings
     if scheme.full_range or len({each.terms.matrix.dtype for each in splits}) > 1:
         accesses = [Access.ANY] * len(splits)
@@ -237,14 +237,8 @@ def _kind(split: Split, access: Access) -> Kind:
 @cache
 def _kernel(kinds: tuple[Kind, Kind], scheme: Scheme, finds_extents: bool, a_is_rs: bool, parameters: str) -> Kernel:
     a, b = (
-        KindConstants(
-            Source=CUDA_TYPES[dtype],
-            terms=scheme.terms_of(dtype),
-            mn_major=mn_major,
-            access=access,
-            rows=rows,
-        )
-        for dtype, mn_major, access, rows in kinds
+        KindConstants(Source=CUDA_TYPES[dtype], terms=scheme.terms_of(dtype), mn_major=major, access=access, rows=rows)
+        for dtype, major, access, rows in kinds
     )
     constants = Constants(
         full_range=scheme.full_range,

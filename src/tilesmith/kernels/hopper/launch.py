@@ -146,10 +146,6 @@ class Fp32Parameters(_Common):
     epilogue: Annotated[EpilogueParameters, Aligned(64)]
 
 
-def _gemm(layout: Layout, traits: Traits, device: Device, c: Configuration) -> GemmParameters:
-    return GemmParameters(**_of_tiles(layout, traits, device, c), **_of_batch(layout))
-
-
 def _fp32(
     layout: Layout, traits: Traits, device: Device, c: Configuration, split: tuple[Split, Split]
 ) -> Fp32Parameters:
@@ -245,7 +241,7 @@ def product_launch(
         tile = tile._replace(store_waits=True)
     parameters: ParameterBlock
     if layout.split is None:
-        parameters = _gemm(layout, traits, device, c)
+        parameters = GemmParameters(**_of_tiles(layout, traits, device, c), **_of_batch(layout))
     elif ordinary is None:
         parameters = _fp32(layout, traits, device, c, layout.split)
     else:
