@@ -272,7 +272,8 @@ def _names(dtype: torch.dtype, line_bytes: int) -> tuple[int, int]:
     dtypes, swizzles = _driver().CUtensorMapDataType, _driver().CUtensorMapSwizzle
     name = str(dtype).removeprefix("torch.").upper()
     width = "NONE" if line_bytes == ALIGNMENT else f"{line_bytes}B"
-    return int(dtypes[f"CU_TENSOR_MAP_DATA_TYPE_{name}"]), int(swizzles[f"CU_TENSOR_MAP_SWIZZLE_{width}"])
+    dtype_name, swizzle_name = f"CU_TENSOR_MAP_DATA_TYPE_{name}", f"CU_TENSOR_MAP_SWIZZLE_{width}"
+    return int(getattr(dtypes, dtype_name)), int(getattr(swizzles, swizzle_name))
 
 
 def load(cubin: bytes, entry: str, shared_bytes: int, device_index: int) -> Function:
