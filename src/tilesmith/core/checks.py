@@ -144,7 +144,7 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
         raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {len(a)}D and {len(b)}D")
     a_rows, b_columns = tuple(a[-2:-1]), (b[-1],) if len(b) > 1 else ()
     b_rows = b[-2] if len(b) > 1 else b[0]
-    if a[-1] != b_rows:
+    if _differ(a[-1], b_rows):
         raise RuntimeError(
             f"mat1 and mat2 shapes cannot be multiplied ({'x'.join(map(str, a))} and {'x'.join(map(str, b))}): "
             f"the inner dimensions {a[-1]} and {b_rows} differ"
@@ -158,13 +158,39 @@ def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     rank = max(len(a), len(b))
     sizes: list[int] = []
     for x, y in zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True):
-        if x != y and x != 1 and y != 1:
+        if _is_one(y):
+            sizes.append(x)
+        elif _is_one(x):
+            sizes.append(y)
+        elif _differ(x, y):
             raise RuntimeError(
                 f"The size of tensor a ({x}) must match the size of tensor b ({y}) at non-singleton dimension "
                 f"{len(sizes)}: the batch dimensions {list(a)} and {list(b)} cannot be broadcast together"
             )
-        sizes.append(y if x == 1 else x)
+        else:
+            sizes.append(x)
     return tuple(sizes)
+
+
+def _is_one(size: int) -> bool:
+    """Whether a size is 1. One that only the run of a compiled program will tell is taken for another, as torch does."""
+    if not isinstance(size, torch.SymInt):
+        return size == 1
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return guard_or_false(size == 1)
+
+
+def _differ(x: int, y: int) -> bool:
+    """Whether two sizes differ. Where only the run of a compiled program will tell, that is to check it."""
+    if not isinstance(x, torch.SymInt) and not isinstance(y, torch.SymInt):
+        return x != y
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+    if not guard_or_true(x == y):
+        return True
+    torch._check(x == y)
+    return False
 
 
 def can_be_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
@@ -173,9 +199,9 @@ def can_be_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
     >>> can_be_broadcast((3, 1), (2, 3, 4)), can_be_broadcast((2, 3), (3,))
     (True, False)
     """
-    if shape == to:
-        return True
     skipped = len(to) - len(shape)
+    if skipped == 0 and shape == to:
+        return True
     return skipped >= 0 and all(size == 1 or size == wanted for size, wanted in zip(shape, to[skipped:], strict=True))
 
 
