@@ -173,7 +173,7 @@ def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_one(size: int) -> bool:
-    """Whether a size is 1. One that only the run of a compiled program will tell is taken for another, as torch does."""
+    """Whether a size is 1. One that only the run of a compiled program will tell is taken for more, as by torch."""
     if not isinstance(size, torch.SymInt):
         return size == 1
     from torch.fx.experimental.symbolic_shapes import guard_or_false
