@@ -12,7 +12,6 @@ from torch.nn import functional
 import tilesmith
 
 Step = tuple[Tensor, ...]
-Routes = dict[tuple[Any, ...], tuple[str, str]]  # of each kind of product: where it went, and by which plan
 
 
 class Block(nn.Module):
@@ -51,9 +50,9 @@ def overridden(device: str) -> Iterator[None]:
         yield
 
 
-def routes() -> Routes:
-    """Those of the last override."""
-    return {(each.operator, each.a, each.b): (each.where, each.reason) for each in tilesmith.stats().entries}
+def taken() -> set[tuple[Any, ...]]:
+    """The products that the last override gave to our kernels."""
+    return {(each.operator, each.a, each.b) for each in tilesmith.stats().entries if each.where == "tilesmith"}
 
 
 def error(found: Step, exact: Step) -> float:
@@ -75,16 +74,15 @@ def check_transformer(
         for length in lengths:
             x = torch.randn(3, length, width, device=device, dtype=dtype)
             with overridden(device):
-                eager, wanted_routes = step(model, model, x), routes()
+                eager = step(model, model, x)
+                by_eager, routes = taken(), set(tilesmith.stats().entries)
             with overridden(device):
-                found, found_routes = step(compiled, model, x), routes()
-            assert any(where == "tilesmith" for where, _ in wanted_routes.values()), wanted_routes
+                found = step(compiled, model, x)
             if backend == "aot_eager":
-                assert found_routes == wanted_routes
+                assert by_eager and set(tilesmith.stats().entries) == routes, tilesmith.stats()
                 assert all(torch.equal(one, other) for one, other in zip(found, eager, strict=True)), length
-            else:  # Inductor may have made another operator of some
-                common = found_routes.keys() & wanted_routes.keys()
-                assert common and all(found_routes[kind][0] == wanted_routes[kind][0] for kind in common), length
+            else:  # Inductor makes other operators of some
+                assert taken() & by_eager, tilesmith.stats()
             exact = step(exact_model, exact_model, x.double())
             assert error(found, exact) <= 2 * error(eager, exact) + 1e-6, length
             assert error(eager, exact) <= (1e-5 if dtype == torch.float32 else 0.05), length
