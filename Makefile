@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer results browser wheel format clean
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser wheel format clean
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -42,6 +42,10 @@ test-gpu: $(VENV)/ready
 
 test-sanitizer: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m sanitizer -n 4
+
+# 20,000 random products against float64; and 300 that must keep their bits on a busy GPU. ARGS="--seed 1" draws others.
+fuzz-gpu soak-gpu: $(VENV)/ready
+	PYTHONPATH=src:tests/support:tests/gpu $(BIN)/python scripts/$(subst -,_,$@).py $(ARGS)
 
 # The page of figures from the recorded runs. A new run: tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
 results: $(VENV)/ready

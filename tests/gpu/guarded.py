@@ -10,6 +10,7 @@ from tilesmith.core.plan import Plan
 from tilesmith.runtime.executor import compiled
 
 _BAND = 1024  # elements before and after
+INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def poison(dtype: torch.dtype) -> float | int:
@@ -26,12 +27,14 @@ class Guarded:
     _is_inside: torch.Tensor
 
     @classmethod
-    def empty(cls, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, shift: int = 0) -> "Guarded":
+    def empty(
+        cls, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, shift: int = 0, device: str = "cuda"
+    ) -> "Guarded":
         """Poisoned all over; the tensor starts `shift` elements after an aligned address."""
         span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         length = max(span, 0) + shift + 2 * _BAND
-        buffer = torch.full((length,), poison(dtype), dtype=dtype, device="cuda")
-        is_inside = torch.zeros(length, dtype=torch.bool, device="cuda")
+        buffer = torch.full((length,), poison(dtype), dtype=dtype, device=device)
+        is_inside = torch.zeros(length, dtype=torch.bool, device=device)
         where = (tuple(shape), tuple(strides), _BAND + shift)
         is_inside.as_strided(*where).fill_(True)
         return cls(buffer.as_strided(*where), buffer, is_inside)
@@ -42,6 +45,12 @@ class Guarded:
         guarded = cls.empty(values.shape, values.stride(), values.dtype, shift)
         guarded.tensor.copy_(values)
         return guarded
+
+    def count_touched(self) -> torch.Tensor:
+        """How many elements around it, or in its gaps, have other bits than before, on its device."""
+        bits = INTEGER_OF_SIZE[self._buffer.itemsize]
+        was = torch.full((1,), poison(self._buffer.dtype), dtype=self._buffer.dtype, device=self._buffer.device)
+        return ((self._buffer.view(bits) != was.view(bits)) & ~self._is_inside).sum()
 
     def assert_outside_untouched(self) -> None:
         expected = torch.full_like(self._buffer, poison(self._buffer.dtype))
