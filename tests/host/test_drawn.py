@@ -9,7 +9,7 @@ import pytest
 import torch
 from drawn_calls import Tensors, multiply, tensors_of
 from drawn_cases import RELATED, Case, drawn
-from drawn_plans import Planned, plans_of
+from drawn_plans import Planned, covering, plans_of
 from drawn_verdicts import Verdict, exact_result, judged
 
 import tilesmith
@@ -55,6 +55,19 @@ def test_two_thousand_cover_every_family_call_and_layout() -> None:
     by_columns = [case for case in cases if case.out is not None and case.out.strides[-2:-1] == (1,)]
     assert len(by_columns) > 50
     assert all(2 * math.prod(case.shape) * case.k <= 2**35 for case in cases)
+
+
+def test_what_is_soaked_has_every_family_scheme_and_epilogue() -> None:
+    chosen = covering(0, 300, H200)
+    assert len({case.index for case, _ in chosen}) == 300
+    families = Counter(planned.family for _, planned in chosen)
+    assert {planned.family for _, planned in many()} - {"nothing"} <= families.keys()
+    assert min(families.values()) >= 2, families
+    by_terms = [case for case, planned in chosen if planned.family.startswith("gemm_fp32")]
+    assert {case.resolved for case in by_terms} == {"fp32", "tf32"}
+    assert {case.activation for case in by_terms} == {None, *ACTIVATIONS}
+    for has in (lambda c: c.bias, lambda c: c.residual, lambda c: c.scale != 1, lambda c: any(c.packed)):
+        assert sum(bool(has(case)) for case in by_terms) >= 5
 
 
 def one_of(kind: Callable[[Case, Planned], bool]) -> tuple[Case, Planned]:

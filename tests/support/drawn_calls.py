@@ -2,7 +2,10 @@
 
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from drawn_cases import Case, Layout
@@ -93,41 +96,48 @@ def _placed(values: Tensor, layout: Layout, device: str) -> Guarded:
 
 def multiply(case: Case, planned: Planned, tensors: Tensors) -> Tensor:
     """What the call of a case returns. What it allocates by itself is memory that was poisoned."""
+    call = call_of(case, planned, tensors)
+    poison_result(case, tensors)
+    return call()
+
+
+def call_of(case: Case, planned: Planned, tensors: Tensors) -> Callable[[], Tensor]:
+    """The call of a case, whose operands are packed once."""
     a, b = tensors.a.tensor, tensors.b.tensor
     bias, residual, out = (None if x is None else x.tensor for x in (tensors.bias, tensors.residual, tensors.out))
-    if out is None:
-        _poison(case, a.device)
     if case.call == "override" and planned.goes_by_override:
-        with tilesmith.override(case.accuracy):
-            return _by_torchs_operators(case, a, b, residual if bias is None else bias, out)
+        added = residual if bias is None else bias
+        return partial(_under_override, case.accuracy, _torchs_operator(case, a, b, added, out))
     if case.call in ("addmm", "override"):
         executor = executor_on(a.device.type)
         assert executor is not None
         resolved, epilogue = numerics(case.accuracy, a.dtype), epilogue_of(case, bias, residual)
-        return executor.multiply(a, b, resolved, case.out_dtype, out, epilogue=epilogue)
+        return partial(executor.multiply, a, b, resolved, case.out_dtype, out, epilogue=epilogue)
     first = tilesmith.pack(a, first=True, accuracy=case.accuracy) if case.packed[0] else a
     second = tilesmith.pack(b, accuracy=case.accuracy) if case.packed[1] else b
     if case.call == "matmul":
-        return tilesmith.matmul(first, second, accuracy=case.accuracy, out_dtype=case.out_dtype, out=out)
+        how: dict[str, Any] = {"accuracy": case.accuracy, "out_dtype": case.out_dtype, "out": out}
+        return partial(tilesmith.matmul, first, second, **how)
     weight = second if isinstance(second, tilesmith.Packed) else b.mT
-    return tilesmith.linear(
-        a,
-        weight,
-        bias,
-        activation=case.activation,
-        residual=residual,
-        accuracy=case.accuracy,
-        out_dtype=case.out_dtype,
-    )
+    how = {"activation": case.activation, "residual": residual}
+    return partial(tilesmith.linear, a, weight, bias, **how, accuracy=case.accuracy, out_dtype=case.out_dtype)
 
 
-def _by_torchs_operators(case: Case, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None) -> Tensor:
+def _under_override(accuracy: str | None, call: Callable[[], Tensor]) -> Tensor:
+    with tilesmith.override(accuracy):
+        return call()
+
+
+def _torchs_operator(case: Case, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None) -> Callable[[], Tensor]:
     if c is None:
-        return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=out)
+        return partial(torch.mm if a.dim() == 2 else torch.bmm, a, b, out=out)
     add = torch.addmm if a.dim() == 2 else torch.baddbmm
-    return add(c, a, b, beta=case.residual_scale, alpha=case.scale, out=out)
+    return partial(add, c, a, b, beta=case.residual_scale, alpha=case.scale, out=out)
 
 
-def _poison(case: Case, device: torch.device) -> None:
-    """Has the allocator keep a block of the result's size, full of NaNs."""
-    torch.full(case.shape, poison(case.dtype), dtype=case.dtype, device=device)
+def poison_result(case: Case, tensors: Tensors) -> None:
+    """Fills `out` with NaNs; or has the allocator keep a block of the result's size that is full of them."""
+    if tensors.out is not None:
+        tensors.out.tensor.fill_(poison(case.dtype))
+    else:
+        torch.full(case.shape, poison(case.dtype), dtype=case.dtype, device=tensors.a.tensor.device)

@@ -1,9 +1,11 @@
 """How a drawn product would be planned: by the same calls as on a GPU, of tensors without memory."""
 
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeVar
 
 import torch
-from drawn_cases import Case
+from drawn_cases import RELATED, Case, drawn
 
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.device import Device
@@ -14,6 +16,8 @@ from tilesmith.override import routes
 from tilesmith.override.cutover import torch_is_faster
 from tilesmith.planner import packing
 from tilesmith.runtime.executor import planned
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,31 @@ def plans_of(case: Case, gpu: Device) -> Planned:
         plan = planned(a.float(), b.float(), gpu, resolved, case.out_dtype, out, pair, epilogue)
         assert plan is not None
     return Planned(plan, packs)
+
+
+def covering(seed: int, count: int, gpu: Device) -> list[tuple[Case, Planned]]:
+    """So many of the drawn cases, as evenly as there are over families, and within a family over accuracies, types and
+    epilogues."""
+    kinds: dict[str, dict[tuple[object, ...], list[tuple[Case, Planned]]]] = {}
+    for index in range(0, 12 * RELATED * count, RELATED):
+        case = drawn(seed, index)
+        planned = plans_of(case, gpu)
+        if not planned.plan.problem.is_empty:
+            adds = case.bias is not None, case.residual is not None, case.scale != 1, any(case.packed)
+            kind = (case.resolved, case.types, case.activation, *adds)
+            kinds.setdefault(planned.family, {}).setdefault(kind, []).append((case, planned))
+    families = [_in_turn(list(of_family.values())) for of_family in kinds.values()]
+    return _in_turn(families)[:count]
+
+
+def _in_turn(lists: list[list[Item]]) -> list[Item]:
+    """The first of each, the second of each, and so on.
+
+    >>> _in_turn([[1, 2, 3], [4]])
+    [1, 4, 2, 3]
+    """
+    rows = zip_longest(*lists)
+    return [item for row in rows for item in row if item is not None]
 
 
 def _packing(case: Case, gpu: Device) -> tuple[Plan | None, Plan | None]:
