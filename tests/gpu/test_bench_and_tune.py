@@ -72,11 +72,6 @@ def test_packed_operands_and_epilogues_are_right_and_timed(suite: str, count: in
     assert all(entry.ours.norm is not None and entry.ours.norm < 1e-2 for entry in results.entries)
 
 
-def test_a_first_call_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
-    cold, warm = bench(tmp_path, "--suite", "first").entries
-    assert cold.ours.median > warm.ours.median > 0
-
-
 def test_tuning_keeps_a_plan_that_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = tmp_path / "t.json"

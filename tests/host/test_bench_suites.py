@@ -1,6 +1,5 @@
 """The suites of `tilesmith bench` that have more than products: what they plan, call and compare, without a GPU."""
 
-import subprocess
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 import tilesmith
-from tilesmith.bench import first_call, runner, suites, timing
+from tilesmith.bench import runner, suites, timing
 from tilesmith.bench.contenders import Contender, Operands, WrongResultError, checked, contenders, ours, torchs
 from tilesmith.bench.results import AGAIN, OURS, TORCH
 from tilesmith.bench.suites import Product
@@ -16,7 +15,7 @@ from tilesmith.core.accuracy import resolve
 from tilesmith.core.device import named
 from tilesmith.planner import choose
 
-MORE_THAN_PRODUCTS = ("half", "fp32", "tf32", "ieee", "pack", "epilogue", "host", "override", "first")
+MORE_THAN_PRODUCTS = ("half", "fp32", "tf32", "ieee", "pack", "epilogue", "host", "override")
 
 
 @pytest.mark.parametrize("suite", MORE_THAN_PRODUCTS)
@@ -152,23 +151,6 @@ def test_torch_is_compiled_anew_for_each_product(monkeypatch: pytest.MonkeyPatch
         found = contenders(product, operands, None, ("torch-compile",))
         error = checked("torch-compile", found["torch-compile"], product, operands)
         assert error is not None and error.norm < 1e-6
-
-
-def test_first_calls_have_processes_and_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    caches: list[str] = []
-
-    def run(command: list[str], *, env: dict[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
-        caches.append(env["XDG_CACHE_HOME"])
-        assert env["CUDA_CACHE_DISABLE"] == "1"
-        return subprocess.CompletedProcess(command, 0, f"{len(caches)}e-3\n", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    cold, warm = suites.load("first")
-    assert first_call.first_calls(cold) == {OURS: [1.0, 2.0, 3.0], TORCH: [4.0, 5.0, 6.0]}
-    assert len(set(caches)) == 6
-    caches.clear()
-    assert first_call.first_calls(warm) == {OURS: [2.0, 3.0, 4.0], TORCH: [6.0, 7.0, 8.0]}
-    assert len(set(caches)) == 2
 
 
 def test_the_accuracy_of_the_command_line_replaces_that_of_a_suite() -> None:

@@ -19,7 +19,6 @@ import tilesmith
 from tilesmith.bench import gpu_state, timing
 from tilesmith.bench.ahead import compile_ahead
 from tilesmith.bench.contenders import OPPONENTS, Contender, Operands, Opponent, checked, contenders, precision_of
-from tilesmith.bench.first_call import first_calls
 from tilesmith.bench.results import AGAIN, OURS, Competitor, Entry, Environment
 from tilesmith.bench.suites import OVERRIDDEN, Product
 from tilesmith.core import accuracy as accuracies
@@ -82,7 +81,7 @@ def measure(product: Product, suite: str, settings: Settings) -> Entry:
     found = contenders(product, operands, asked, against)
     errors = {name: checked(name, each, product, operands) for name, each in found.items()}
     state = gpu_state.watched(torch.cuda.current_device())
-    samples = first_calls(product) if "start" in product.clock else _samples(product, found, settings)
+    samples = _samples(product, found, settings)
     seen = state()
     is_short = product.clock == "gpu" and statistics.median(samples[OURS]) < _SHORT_MS
     graphs = _graph_times(found) if is_short else {}
@@ -97,7 +96,6 @@ def measure(product: Product, suite: str, settings: Settings) -> Entry:
             host_ms=hosts.get(name),
         )
         for name, times in samples.items()
-        if name in found
     }
     entry = _described(product, suite, problem, plan, accuracy)
     name = route(found[OURS]) if product.operator in OVERRIDDEN else plan.name

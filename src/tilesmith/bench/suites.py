@@ -27,9 +27,7 @@ from tilesmith.core.accuracy import Accuracy
 _FOLDER: Final = resources.files("tilesmith.bench") / "suites"
 NAMES: Final = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if ".toml" in file.name))
 
-# gpu: between two events on the stream. wall: by the host's clock, in a loop of calls. Starts: the first call of a new
-# process, with an empty cache of kernels and with a filled one.
-Clock = Literal["gpu", "wall", "cold start", "warm start"]
+Clock = Literal["gpu", "wall"]  # between two events on the stream; by the host's clock, in a loop of calls
 Operator = Literal["matmul", "dispatched", "linear", "mm", "addmm", "bmm", "baddbmm"]
 Packed = Literal["none", "b", "both"]
 
@@ -108,7 +106,6 @@ class Product:
             "residual": self.residual,
             f"{self.packed} packed": self.packed != "none",
             self.values: self.values != "normal",
-            self.clock: "start" in self.clock,
         }
         return ", ".join(part for part, holds in parts.items() if holds)
 
