@@ -94,6 +94,7 @@ def main(problems: int, times: int, seconds: float, seed: int, only: int | None)
     compile_ahead((plan for _, planned in chosen for plan in (planned.plan, *planned.packs) if plan), gpu.arch)
     _say(f"{len(chosen)} products, their kernels compiled after {time.monotonic() - start:.0f} s")
     noise = Noise()
+    torch.cuda.synchronize()  # another stream is to read what this one fills
     wrong = 0
     soaked: list[Soaked] = []
     for number, (case, planned) in enumerate(chosen):
@@ -164,6 +165,7 @@ def _on_another_stream(call: Callable[[], Tensor]) -> Tensor:
 
 def _replayed(one: Soaked, rng: random.Random) -> Tensor:
     if one.graph is None or rng.random() < _CAPTURED_AGAIN:
+        torch.cuda.synchronize()  # the graph before may be under way
         one.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(one.graph):
             one.graphed = one.call()

@@ -88,7 +88,7 @@ def _compared(case: Case, planned: Planned, tensors: Tensors, exact: Exact, resu
     is_finite = expected.isfinite()
     may_overflow = _may_overflow(case, exact)
     is_sure = is_finite & ~may_overflow
-    factor, norm = _factor_and_norm(case, planned, tensors, exact, found, is_sure)
+    factor, norm = _factor_and_norm(case, planned, tensors, exact, found, is_sure & exact.product.isfinite())
     bound = _bound(case, exact, factor)
     difference = (found - expected).abs()
     within = difference <= bound
@@ -125,17 +125,22 @@ def _bound(case: Case, exact: Exact, factor: Tensor | float) -> Tensor:
     unit = 2.0**-53 if case.a.dtype == torch.float64 else 2.0**-24
     limits = torch.finfo(case.dtype)
     smallest = limits.tiny * limits.eps
-    error = factor * abs(case.scale) * exact.size
+    # An activation may make a number of an infinity, and that has no error.
+    size, product, before = (_finite(x.abs()) for x in (exact.size, exact.product, exact.before_activation))
+    error = factor * abs(case.scale) * size
     if case.call == "matmul" and case.resolved in ("fp32", "tf32", "ieee"):
         return error + smallest  # of which their last rounding is a part
     half_ulp = 1.01 * limits.eps / 2
-    before = exact.before_activation.abs()
-    error = error + 3 * unit * (abs(case.scale) * exact.product.abs() + before)
+    error = error + 3 * unit * (abs(case.scale) * product + before)
     if case.activation is not None:
         rounded = half_ulp * before if case.dtype in SIXTEEN_BITS else 0.0
         error = _STEEPEST * (error + rounded) + _ROUNDINGS_OF_ACTIVATION * unit * before
-    error = error + 2 * unit * (exact.after_activation.abs() + exact.added.abs())
+    error = error + 2 * unit * (_finite(exact.after_activation.abs()) + exact.added.abs())
     return error + half_ulp * exact.result.abs() + smallest
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _factor_and_norm(
