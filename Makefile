@@ -51,12 +51,11 @@ fuzz-gpu soak-gpu: $(VENV)/ready
 results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
 
-# A wheel with the kernels of the suites for Hopper compiled ahead, in dist. It needs no network and no GPU.
-AHEAD := seeds aligned odd small skinny batched llm kernelbench half fp32 tf32
+# A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but an hour of one core.
 ARCHIVE := src/tilesmith/archives/sm_90a.archive
 MAX_WHEEL_KB := 40000
 wheel: $(VENV)/ready
-	PYTHONPATH=src $(BIN)/python -m tilesmith build $(AHEAD:%=--suite %) --arch sm_90a --output $(ARCHIVE)
+	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a --output $(ARCHIVE)
 	rm -rf build dist
 	$(BIN)/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 	@rm -rf build

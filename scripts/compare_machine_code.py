@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,9 @@ def _plans(case: Case) -> Iterator[tuple[str, Plan]]:
     if len(case.packed) == 1 and (packed := packing(problem, gpu)):
         yield "packing", packed
     if case.adds:
-        for i, tile in enumerate(simt.TILES[4]):
-            yield f"adding {i}", simt.plan(problem, gpu, tile, may_add=True)
+        plan = simt.plan(problem, gpu, next(tile for tile in simt.TILES[4] if tile.wide_index))
+        for i, kernel in enumerate(simt.general_kernels(gpu)):
+            yield f"adding {i}", replace(plan, launches=(replace(plan.product, kernel=kernel),))
     legal = candidates(problem, gpu)
     first = int(hashlib.sha256(case.key.encode()).hexdigest()[:8], 16)
     for i in sorted({(first + j * len(legal) // case.further) % len(legal) for j in range(case.further)}):

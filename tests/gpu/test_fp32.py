@@ -152,7 +152,7 @@ def test_what_is_next_to_values_that_need_the_wide_scheme() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("a_batch", "b_batch"), [((3,), (3,)), ((), (4,)), ((3,), ()), ((2, 1), (3,))], ids=str)
+@pytest.mark.parametrize(("a_batch", "b_batch"), [((3,), (3,)), ((), (4,)), ((3,), ())], ids=str)
 def test_batches_whose_a_is_split_by_the_product(
     a_batch: tuple[int, ...], b_batch: tuple[int, ...], c: hopper.Configuration
 ) -> None:
@@ -216,8 +216,8 @@ SPARSE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.
     [
         hopper.Configuration(128, 128, cluster=2),
         hopper.Configuration(128, 192),
-        hopper.Configuration(64, 64, cluster=2),
-        hopper.Configuration(128, 96, swap_ab=True),
+        hopper.Configuration(64, 64),
+        hopper.Configuration(128, 128, swap_ab=True),
     ],
     ids=str,
 )
@@ -307,7 +307,7 @@ def test_batches_are_exact_on_integers(a: tuple[int, ...], b: tuple[int, ...]) -
     strides = contiguous_strides(torch.matmul(x.tensor, y.tensor).shape)
     for c in (hopper.Configuration(128, 64, cluster=2), hopper.Configuration(64, 96, split_k=2)):
         assert_exact_on_few_sms(replace(c, split_k=1), x, y, strides)
-        if a != (137, 199):
+        if a != (137, 199) and len(a) <= 3:
             assert_exact_on_few_sms(replace(c, rs=True), x, y, strides)
 
 

@@ -72,10 +72,14 @@ def test_a_build_writes_what_nvrtc_compiles_and_says_what(tmp_path: Path) -> Non
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_a_build_of_nothing_asks_for_products() -> None:
-    result = CliRunner().invoke(main, ["build"])
-    assert result.exit_code == 2
-    assert "--suite or --shape" in result.stderr
+def test_a_build_of_no_product_has_every_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    some = list(expected())
+    monkeypatch.setattr("tilesmith.cli.build.catalogue", lambda gpu: some if gpu.arch == ARCH else [])
+    monkeypatch.setattr(compiler, "_compile", lambda text, arch: (text.encode(), ""))
+    file = tmp_path / "kernels.archive"
+    result = CliRunner().invoke(main, ["build", "--arch", ARCH, "--output", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["kernels"] == len(some)
 
 
 def test_an_interrupted_build_leaves_no_archive(own_cache: Path, tmp_path: Path) -> None:

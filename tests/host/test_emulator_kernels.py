@@ -6,10 +6,12 @@ import pytest
 import torch
 from emulated import H200, assert_close, assert_exact, integers, placed, plan_named
 
+from tilesmith.core.device import named
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
 from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.planner import candidates
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -35,6 +37,27 @@ def test_simt_edges() -> None:
         assert_exact(plan_named(a, b, "simt", "t4"), a, b)
         a, b = a.T.contiguous().T, b.contiguous()
         assert_exact(plan_named(a, b, "simt", "t4"), a, b)
+
+
+def test_simt_more_batch_dimensions_than_a_launch_walks() -> None:
+    a = integers(*(2, 1) * 5, 3, 4, dtype=torch.float64)
+    b = integers(*(1, 2) * 5, 4, 5, dtype=torch.float64, seed=1)
+    plan = plan_named(a, b, "simt")
+    assert (len(plan.problem.batch), len(plan.launches)) == (10, 4)
+    assert_exact(plan, a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.uint8, torch.int16])
+@pytest.mark.parametrize("columns", [12, 14, 15])
+def test_simt_stores_wider_results_as_vectors_of_all_widths(dtype: torch.dtype, columns: int) -> None:
+    a, b = integers(9, 20).abs().to(dtype), integers(20, columns, seed=1).abs().to(dtype)
+    wide = torch.float32 if dtype == torch.float16 else torch.int32
+    for out_dtype in (dtype, wide):
+        problem = Problem.of(a, b, out_dtype=out_dtype)
+        *_, smallest = candidates(problem, named("t4"))
+        out = run(smallest.plan(), a, b)
+        assert out.dtype == out_dtype
+        torch.testing.assert_close(out.long(), a.long() @ b.long(), rtol=0, atol=0)
 
 
 def rounded_once(plan: Plan, a: torch.Tensor, b: torch.Tensor, seed: int | None = None) -> None:

@@ -417,14 +417,16 @@ def test_out_is_stored_as_its_strides_allow(out: torch.Tensor, by_tma: bool, alo
 
 
 def test_sizes_do_not_make_another_kernel_but_where_no_block_has_a_second_tile() -> None:
-    c = hopper.Configuration(128, 256, cluster=2)
-    few, many = (
-        {planned(Problem.of(meta(m, k), meta(k, n)), c).product.kernel for m, k, n in sizes}
-        for sizes in ([(300, 1000, 2000), (8448, 128, 512)], [(4096, 4096, 4096), (8192, 128, 1000), (8448, 128, 520)])
-    )
-    assert (len(few), len(many)) == (1, 1)
-    assert {constants_of(kernel, gemm.GemmConstants).store_waits for kernel in few} == {False}
-    assert {constants_of(kernel, gemm.GemmConstants).store_waits for kernel in many} == {True}
+    few_tiles = [(300, 1000, 2000), (4096, 128, 512)]
+    many_tiles = [(4096, 4096, 4096), (8192, 128, 1000), (8448, 128, 520)]
+    for tile, waits in (((128, 128), {False, True}), ((128, 256), {True}), ((64, 64), {False})):
+        c = hopper.Configuration(*tile, cluster=2)
+        few, many = (
+            {planned(Problem.of(meta(m, k), meta(k, n)), c).product.kernel for m, k, n in sizes}
+            for sizes in (few_tiles, many_tiles)
+        )
+        assert (len(few), len(many)) == (1, 1)
+        assert {constants_of(kernel, gemm.GemmConstants).store_waits for kernel in few | many} == waits
 
 
 def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:
@@ -482,7 +484,7 @@ def test_partial_products_of_a_batch_are_one_batch_of_matrices() -> None:
     plan = planned(Problem.of(meta(3, 1, 64, 128), meta(2, 1, 4, 128, 70)), hopper.Configuration(64, 96, split_k=2))
     p, c = parameters(plan), constants(plan)
     assert (c.batch_dims, c.out_batch_dims, c.Output, p.out_is_partial) == (3, 1, "float", True)
-    assert (p.schedule.split_k, p.schedule.batches, p.out_batch_stride) == (2, 24, (0, 0, 0))
+    assert (p.schedule.split_k, p.schedule.batches, p.out_batch_stride) == (2, 24, (64 * 72, 0, 0))
     out_map = p.out
     assert out_map is not None and (out_map.buffer, out_map.dtype) == ("workspace", torch.float32)
     assert (out_map.sizes, out_map.strides) == ((70, 64, 48), (72 * 4, 64 * 72 * 4))
@@ -497,6 +499,7 @@ def test_partial_products_of_a_batch_are_one_batch_of_matrices() -> None:
         lines=64,
         length=70,
         split_k=2,
+        out_is_aligned=0,
         batch_size=(4, 3, 2),
         epilogue=EpilogueParameters.of(None, 3),
     )
@@ -511,27 +514,27 @@ def test_many_splits_are_added_by_several_warps(split_k: int, turns: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("out", "vector"),
+    ("out", "is_aligned"),
     [
-        (strided((64, 32), (32, 1)), 4),
-        (strided((64, 32), (34, 1)), 1),
-        (strided((64, 32), (36, 1)), 4),
-        (strided((64, 32), (36, 1), 2), 1),
-        (strided((64, 32), (36, 1), 4), 4),
-        (strided((64, 30), (36, 1)), 1),
-        (strided((64, 32), (64, 2)), 1),
-        (strided((64, 32), (1, 64)), 4),
-        (strided((64, 32), (1, 66)), 1),
-        (strided((3, 64, 32), (2050, 32, 1)), 1),
-        (strided((3, 64, 32), (2052, 32, 1)), 4),
-        (strided((64, 1), (4, 1)), 1),
+        (strided((64, 32), (32, 1)), True),
+        (strided((64, 32), (34, 1)), False),
+        (strided((64, 32), (36, 1)), True),
+        (strided((64, 32), (36, 1), 2), False),
+        (strided((64, 32), (36, 1), 4), True),
+        (strided((64, 30), (36, 1)), False),
+        (strided((64, 32), (64, 2)), False),
+        (strided((64, 32), (1, 64)), True),
+        (strided((64, 32), (1, 66)), False),
+        (strided((3, 64, 32), (2050, 32, 1)), False),
+        (strided((3, 64, 32), (2052, 32, 1)), True),
+        (strided((64, 1), (4, 1)), False),
     ],
 )
-def test_the_reduction_stores_vectors_where_out_allows(out: torch.Tensor, vector: int) -> None:
+def test_the_reduction_stores_vectors_where_out_allows(out: torch.Tensor, is_aligned: bool) -> None:
     *batch, m, n = out.shape
     problem = Problem.of(meta(*batch, m, 128), meta(*batch, 128, n), out=out)
     plan = planned(problem, hopper.Configuration(64, 32 if n > 1 else 8, split_k=2))
-    assert constants_of(plan.launches[-1].kernel, split_k_reduce.Constants).out_vector == vector
+    assert reduction(plan).out_is_aligned == is_aligned
 
 
 def test_the_realignment_is_told_where_lines_lie_and_where_they_go() -> None:

@@ -198,7 +198,7 @@ def test_plans_have_grids_with_which_blocks_can_keep_their_columns(
     """Whole rows of a column group, and all blocks start inside of the first one."""
     device = replace(H200, sm_count=sm_count)
     kinds, known = set(), set()
-    sizes = [1, 1000, 32768, *(tiles * 64 for tiles in (sm_count, sm_count + 1, 2 * sm_count, 300))]
+    sizes = [1, 1000, 32768, *(tiles * 128 for tiles in (sm_count, sm_count + 1, 2 * sm_count, 300))]
     for m, n in itertools.product((1, 64, 200, 3000), sizes):
         problem = Problem.of(*(torch.empty(shape, dtype=dtype, device="meta") for shape in ((m, 64), (64, n))))
         for c in tiles.configurations(problem, device):

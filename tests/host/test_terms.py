@@ -26,7 +26,7 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels import split_k_reduce
 from tilesmith.kernels.fp32_split import launch as fp32_split
 from tilesmith.kernels.fp32_split.launch import Access
-from tilesmith.kernels.hopper import choice, tiles
+from tilesmith.kernels.hopper import catalogue, tiles
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper.constants import RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters
@@ -160,8 +160,8 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
         # An A that is split in registers has range statistics after the first product alone, which cannot ask for them.
         assert [c.runs for c in products] == [Runs.ALWAYS if rs else Runs.IF_IN_RANGE, Runs.IF_OUT_OF_RANGE]
         assert [c.scale for c in products] == [Scale.FACTORS, Scale.EXPONENTS]
-        max_tile_n = choice._MAX_RS_FULL_RANGE_TILE_N if rs else choice._MAX_FULL_RANGE_TILE_N
-        assert products[1].tile_n == min(products[0].tile_n, max_tile_n)
+        narrowest = 64 if rs else 96  # of two warpgroups
+        assert products[1].tile_n <= max(16, min(products[0].tile_n, narrowest))
         assert not products[1].stationary_b
         assert [split_constants(launch).a_is_rs for launch in splits] == [rs, rs]
         for a, b in map(both_operands, splits):
@@ -179,7 +179,7 @@ def test_each_pair_of_launches_knows_its_terms_and_when_it_runs(
             assert (a_map.buffer, b_map.buffer) == (source if rs else "workspace", "workspace")
             assert (own.m, own.depth) == (p.m, p.k)
             a, b = both_operands(splits[0])
-            assert (c.b_k_chunks, getattr(c, "a_k_chunks", a.k_chunks)) == (b.k_chunks, a.k_chunks)
+            assert (own.a_k_chunks, own.b_k_chunks) == (a.k_chunks, b.k_chunks)
         seen.add((len(plan.launches), rs))
     assert seen == set(itertools.product((4, 5), (False, True) if accuracy == "fp32" else (False,)))
 
@@ -278,10 +278,9 @@ def test_what_is_alive_at_the_same_time_has_its_own_part_of_the_workspace() -> N
             reduction = parameters_of(last[0], split_k_reduce.Parameters)
             first = offset_of(reduction.partial)
             kept.append(Region(first, first + reduction.split_k * reduction.vectors * 16, "partial products"))
-            for launch in products_of(plan):
-                written = map_of(parameters_of(launch, Fp32Parameters).out)
-                assert written.offset == first
-                assert kept[-1].holds(Region.of_map(written))
+            by_tma, by_threads = (parameters_of(launch, Fp32Parameters) for launch in products_of(plan))
+            assert map_of(by_tma.out).offset == offset_of(by_threads.out_lines.first) == first
+            assert kept[-1].holds(Region.of_map(map_of(by_tma.out)))
         for split in (ordinary, full_range):
             regions = [*kept, *term_regions(split)]
             launched.assert_apart(regions, plan.workspace_bytes)
@@ -504,7 +503,7 @@ CASES = cases()
 
 
 def full_range_tile(case: Case) -> tuple[int, int]:
-    return case.tile[0], min(case.tile[1], choice._MAX_FULL_RANGE_TILE_N)
+    return catalogue.for_full_range((*case.tile, case.cluster), case.rs)[:2]
 
 
 # Most tiles are narrower for the full range, and then the same: one of each tile, layout, accuracy and depth will do.
@@ -542,7 +541,7 @@ RS_CASES = [
     Case((128, 32), "nn", 512, split_k=2, swap_ab=True, rs=True),
     Case((64, 128), "tn", 1024, split_k=2, rs=True),
     Case((64, 96), "nt", 512, cluster=2, odd=True, rs=True),
-    Case((64, 64), "nn", 1024, rank=2, rs=True),
+    Case((64, 64), "nn", 1024, rank=1, rs=True),
     Case((64, 32), "tt", 1024, cluster=2, swap_ab=True, rs=True),
     Case((64, 16), "nn", 512, rs=True),
     Case((64, 8), "tt", 1024, split_k=2, swap_ab=True, rs=True),

@@ -111,16 +111,19 @@ def test_operands_of_any_strides_are_split(a_strides: str, b_strides: str) -> No
         b = placed(normal(n, k, seed=1), STRIDES[b_strides](n, k)).T
         plan = assert_right(SMALL, a, b, usual, graded)
         if rows > 1:
-            kinds = tuple((x.mn_major, x.access) for x in kinds_of(plan.launches[0]))
-            assert kinds == tuple(divmod(list(STRIDES).index(each), 3) for each in (a_strides, b_strides))
+            kinds = [(x.mn_major, x.access) for x in kinds_of(plan.launches[0])]
+            expected = [divmod(list(STRIDES).index(each), 3) for each in (a_strides, b_strides)]
+            if any(access == fp32_split.Access.STRIDED for _, access in expected):
+                expected = [(mn_major, fp32_split.Access.ANY) for mn_major, _ in expected]
+            assert kinds == expected
         o, _ = parameters_of(plan.launches[0], fp32_split.Parameters).operands
         assert (o.k_chunks > 1) == (k > 8000 or (rows > 1 and "columns" in a_strides))
 
 
 def test_row_blocks_of_several_long_rows_are_split() -> None:
     """There are such where there are very many rows."""
-    plan = assert_right(SMALL, normal(2100, 260), normal(260, 8, seed=1), usual, graded, device=FEW_SMS)
-    assert 256 >> parameters_of(plan.launches[0], fp32_split.Parameters).operands[0].log2_lanes == 2  # rows
+    plan = assert_right(SMALL, normal(4200, 260), normal(260, 8, seed=1), usual, graded, device=FEW_SMS)
+    assert 256 >> parameters_of(plan.launches[0], fp32_split.Parameters).operands[0].log2_lanes == 4  # rows
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -176,7 +179,6 @@ def test_an_a_is_split_in_registers(c: Configuration, layout: str) -> None:
 def test_operands_of_a_batch_and_with_swap_ab_are_split_in_registers() -> None:
     batch = replace(SMALL, rs=True, split_k=2)
     assert_right(batch, normal(3, 72, 200), normal(3, 200, 40), steep, usual)
-    assert_right(batch, normal(2, 1, 72, 200), normal(3, 200, 40), usual, steep)
     assert_right(replace(SMALL, rs=True, swap_ab=True), normal(30, 200), normal(200, 136), usual, graded, special)
 
 
@@ -234,7 +236,7 @@ ZEROS: list[Values] = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_skipped_zeros_add_nothing(layout: str) -> None:
     """Of triangles, of bands, of rows and columns that are all zero, and of none at all."""
-    c = Configuration(64, 96) if layout[1] == "n" else Configuration(64, 32, cluster=2)
+    c = Configuration(64, 64) if layout[1] == "n" else Configuration(128, 128, cluster=2)
     depth = 200 if layout in ("nn", "tt") else 330  # of which more or fewer rows are counted together
     for m, k, n in ((150, depth, 170), (190, depth + 50, 180)):
         a, b = (

@@ -25,7 +25,7 @@ _COMMANDS: Final[dict[str, str]] = {
     "optimize": "Write a module with custom CUDA kernels for the model in a problem file.",
     "check": "Judge a candidate for a KernelBench problem: right, how exact, how fast, and by which tricks.",
     "explain": "Show how a product would be multiplied on a GPU, and why so.",
-    "build": "Compile the kernels of products ahead, into one archive.",
+    "build": "Compile all kernels for a GPU ahead, into one archive.",
     "info": "Show versions, GPUs and the kernel cache, and what is missing.",
     "cache": "List or remove the compiled kernels on disk.",
 }

@@ -1,4 +1,4 @@
-"""`tilesmith build`: the kernels of products, compiled ahead into one archive."""
+"""`tilesmith build`: all kernels of an architecture, or those of products, compiled ahead into one archive."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,6 +18,7 @@ from tilesmith.core.accuracy import numerics
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem
 from tilesmith.core.threads import cores
+from tilesmith.kernels import catalogue
 from tilesmith.planner import choose
 from tilesmith.runtime import archive, cache, source
 
@@ -57,10 +58,12 @@ def build(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Compile the kernels of products ahead, into one archive.
+    """Compile all kernels for a GPU ahead, into one archive.
 
-    These products, and all others that have the same kernels, then find them there, and compile nothing. Kernels that
-    the cache on disk has are not compiled again, so a build that was interrupted goes on where it was.
+    If products are named, it has their kernels alone.
+
+    What is multiplied from then on finds its kernels there, and compiles nothing. Kernels that the cache on disk has
+    are not compiled again, so a build that was interrupted goes on where it was.
     """
     start = time.monotonic()
     arch = arch or _arch_here()
@@ -90,10 +93,11 @@ def _arch_here() -> str:
 
 
 def _kernels(arch: str, products: list[Product], accuracy: str | None) -> list[Kernel]:
-    """The kernels of these products on all GPUs that we know of this architecture."""
-    if not products:
-        raise click.UsageError("name products with --suite or --shape: their kernels are what is built")
+    """The kernels of these products on all GPUs that we know of this architecture; if there are none, all that such
+    GPUs have."""
     gpus = [gpu for gpu in devices.KNOWN_GPUS.values() if gpu.arch == arch]
+    if not products:
+        return list(dict.fromkeys(kernel for gpu in gpus for kernel in catalogue(gpu)))
     plans = (_planned(product, accuracy, gpu) for product in products for gpu in gpus)
     return list(dict.fromkeys(launch.kernel for plan in plans for launch in plan.launches))
 

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from tilesmith.core.plan import Plan
+from tilesmith.core.device import Device
+from tilesmith.core.plan import Kernel, Plan
 from tilesmith.kernels import fp64, hopper, simt
 from tilesmith.kernels.family import Family
 
@@ -12,3 +13,8 @@ FAMILIES: Final[tuple[Family, ...]] = (*hopper.FAMILIES, *fp64.FAMILIES, *simt.F
 def family_of(plan: Plan) -> Family:
     """The family that made a plan."""
     return next(family for family in FAMILIES if family.name == plan.family)
+
+
+def catalogue(device: Device) -> list[Kernel]:
+    """Every kernel that any plan may have on this GPU."""
+    return list(dict.fromkeys(kernel for family in FAMILIES for kernel in family.kernels(device)))

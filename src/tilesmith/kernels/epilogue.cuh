@@ -7,13 +7,7 @@
 
 namespace tilesmith {
 
-constexpr Activation activation = plan::epilogue::activation;
-constexpr BiasOf bias_of = plan::epilogue::bias_of;
-using Residual = plan::epilogue::Residual;
-constexpr bool has_residual = plan::epilogue::has_residual;
-constexpr bool has_epilogue =
-    plan::epilogue::is_scaled || has_residual || activation != Activation::none || bias_of != BiasOf::nothing;
-static_assert(has_residual || !plan::epilogue::residual_pairs);
+constexpr bool has_epilogue = plan::epilogue::any;
 
 // The type that activations are computed in, and results of a type are rounded from.
 template <typename Output>
@@ -99,23 +93,28 @@ struct Rough<Activation::gelu, bfloat16> {
   }
 };
 
+// An element of a type that the parameters tell.
+template <typename Value>
+__device__ __forceinline__ Value element(const void* first, long long index, ElementType type) {
+  if (type == ElementType::bfloat16)
+    return widen<float>(static_cast<const bfloat16*>(first)[index]);
+  if (type == ElementType::float16)
+    return widen<float>(static_cast<const float16*>(first)[index]);
+  if (sizeof(Value) == sizeof(double) && type == ElementType::float64)
+    return static_cast<const double*>(first)[index];
+  return static_cast<const float*>(first)[index];
+}
+
 // The epilogue of one matrix. It has two steps: what comes before the activation, and the activation with what comes
-// after. Without one, all is done in the first step, where nothing is rounded yet.
+// after. What it has is known when the kernel runs: branches are the same for all threads.
 template <typename Output, int batch_rank>
 class Epilogue {
  public:
   using Value = typename ValueOf<Output>::type;
-  static constexpr bool is_in_two_steps = activation != Activation::none;
 
  private:
   const plan::EpilogueParameters& p_;
   long long residual_first_ = 0;  // of the matrix
-
-  template <typename Sum>
-  __device__ __forceinline__ Sum with_residual(Sum x, Residual residual) const {
-    const Sum wide = widen<Sum>(residual);
-    return plan::epilogue::is_scaled ? multiply_add<Sum>(p_.factors.element[1], wide, x) : x + wide;
-  }
 
  public:
   __device__ __forceinline__ explicit Epilogue(const plan::EpilogueParameters& p) : p_(p) {}
@@ -123,86 +122,98 @@ class Epilogue {
   // Turns to another matrix, by its index in each dimension of the batch.
   template <typename Index>
   __device__ __forceinline__ void move_to(const Index* batch) {
-    if constexpr (has_residual && batch_rank > 0) {
+    if constexpr (has_epilogue && batch_rank > 0) {
       residual_first_ = 0;
 #pragma unroll
       for (int d = 0; d < batch_rank; ++d) residual_first_ += batch[d] * p_.residual_batch_strides[d];
     }
   }
 
-  // The bias of a row or a column, whichever has one.
-  __device__ __forceinline__ Value bias_at(long long which) const {
-    if constexpr (bias_of == BiasOf::nothing)
-      return 0;
-    else
-      return widen<Value>(p_.bias[which * p_.bias_stride]);
+  // Turns to the matrix that is so many further along one dimension of the batch.
+  __device__ __forceinline__ void move_along(int dimension, long long matrices) {
+    if constexpr (has_epilogue)
+      residual_first_ += matrices * p_.residual_batch_strides[dimension];
   }
 
-  __device__ __forceinline__ const Residual* residual_at(long long m, long long n) const {
-    return p_.residual + residual_first_ + m * p_.residual_stride_m + n * p_.residual_stride_n;
+  __device__ __forceinline__ bool has_residual() const { return p_.residual != nullptr; }
+  __device__ __forceinline__ bool is_bias_of_rows() const { return p_.bias_of == static_cast<int>(BiasOf::rows); }
+
+  // The bias of a row or a column, whichever has one; if none has, what changes no sum, not even the sign of a zero.
+  __device__ __forceinline__ Value bias_at(long long which) const {
+    return p_.bias == nullptr ? Value(-0.0f)
+                              : element<Value>(p_.bias, which * p_.bias_stride, static_cast<ElementType>(p_.bias_type));
+  }
+
+  __device__ __forceinline__ long long residual_index(long long m, long long n) const {
+    return residual_first_ + m * p_.residual_stride_m + n * p_.residual_stride_n;
+  }
+  __device__ __forceinline__ Value residual_at(long long m, long long n) const {
+    return element<Value>(p_.residual, residual_index(m, n), static_cast<ElementType>(p_.residual_type));
+  }
+  // The same of a residual that has the output's type.
+  __device__ __forceinline__ const Output* residual_from(long long m, long long n) const {
+    return static_cast<const Output*>(p_.residual) + residual_index(m, n);
   }
   __device__ __forceinline__ long long residual_step_m() const { return p_.residual_stride_m; }
-  // Of two neighbours in a row, `columns` after the first one's.
-  __device__ __forceinline__ Vector<Residual, 2> residuals(const Residual* first, int columns, bool has_second) const {
-    if constexpr (plan::epilogue::residual_pairs) {
-      return *reinterpret_cast<const Vector<Residual, 2>*>(first + columns);
-    } else {
-      const Residual* const own = first + columns * p_.residual_stride_n;
-      return {own[0], has_second ? own[p_.residual_stride_n] : Residual{}};
-    }
-  }
+  __device__ __forceinline__ long long residual_step_n() const { return p_.residual_stride_n; }
 
   // The first step, of a sum in any type.
   template <typename Sum>
   __device__ __forceinline__ Sum before_activation(Sum sum, Value bias) const {
-    const Sum wide = bias;
-    if constexpr (plan::epilogue::is_scaled)
-      return bias_of == BiasOf::nothing ? sum * Sum(p_.factors.element[0])
-                                        : multiply_add<Sum>(p_.factors.element[0], sum, wide);
-    else
-      return bias_of == BiasOf::nothing ? sum : sum + wide;
+    return multiply_add<Sum>(p_.is_scaled ? p_.factors.element[0] : 1.0f, sum, bias);
   }
   template <typename Sum>
-  __device__ __forceinline__ Sum before_activation(Sum sum, Value bias, Residual residual) const {
-    return with_residual(before_activation(sum, bias), residual);
+  __device__ __forceinline__ Sum with_residual(Sum x, Value residual) const {
+    return multiply_add<Sum>(p_.is_scaled ? p_.factors.element[1] : 1.0f, residual, x);
   }
 
-  // The second step.
-  __device__ __forceinline__ Value after(Value x) const {
+  // The second step, but for the residual.
+  template <Activation which>
+  static __device__ __forceinline__ Value with_activation(Value x) {
     if constexpr (sizeof(Output) < sizeof(float))
-      return Rough<activation, Output>::activated(x);
+      return Rough<which, Output>::activated(x);
     else
-      return activated<activation>(x);
+      return activated<which>(x);
   }
-  __device__ __forceinline__ Value after(Value x, Residual residual) const { return with_residual(after(x), residual); }
+  __device__ __forceinline__ Value with_activation(Value x) const {
+    switch (static_cast<Activation>(p_.activation)) {
+      case Activation::relu:
+        return with_activation<Activation::relu>(x);
+      case Activation::gelu:
+        return with_activation<Activation::gelu>(x);
+      case Activation::gelu_tanh:
+        return with_activation<Activation::gelu_tanh>(x);
+      case Activation::silu:
+        return with_activation<Activation::silu>(x);
+      default:
+        return x;
+    }
+  }
 
   // What an element needs besides its sum.
   struct Addends {
-    Value bias;
-    Residual residual;
+    Value bias, residual;
   };
   __device__ __forceinline__ Addends addends(long long m, long long n, bool is_inside) const {
     Addends found = {};
-    if constexpr (bias_of != BiasOf::nothing)
-      if (is_inside)
-        found.bias = bias_at(bias_of == BiasOf::rows ? m : n);
-    if constexpr (has_residual)
-      if (is_inside)
-        found.residual = *residual_at(m, n);
+    if (has_epilogue && is_inside) {
+      found.bias = bias_at(is_bias_of_rows() ? m : n);
+      if (has_residual())
+        found.residual = residual_at(m, n);
+    }
     return found;
   }
 
   // Both steps.
   template <typename Sum>
-  __device__ __forceinline__ Value of(Sum sum, const Addends& x) const {
+  __device__ __forceinline__ Value of(Sum sum, const Addends& addends) const {
     if constexpr (!has_epilogue)
       return static_cast<Value>(sum);
-    else if constexpr (!has_residual)
-      return after(before_activation(sum, x.bias));
-    else if constexpr (is_in_two_steps)
-      return after(before_activation(sum, x.bias), x.residual);
-    else
-      return before_activation(sum, x.bias, x.residual);
+    const Sum x = before_activation(sum, addends.bias);
+    if (p_.activation == static_cast<int>(Activation::none))  // then nothing is rounded yet
+      return static_cast<Value>(has_residual() ? with_residual(x, addends.residual) : x);
+    const Value result = with_activation(static_cast<Value>(x));
+    return has_residual() ? with_residual(result, addends.residual) : result;
   }
   // The same of an element that is inside the output.
   template <typename Sum>

@@ -1,13 +1,13 @@
 """What the kernels do to sums before they store them: the constants and parameters of epilogue.cuh."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final
 
-import torch
-
 from tilesmith.core.params import (
     Address,
+    Int32,
     Int64,
     Int64s,
     KernelConstants,
@@ -18,7 +18,7 @@ from tilesmith.core.params import (
     to,
 )
 from tilesmith.core.problem import ALIGNMENT, EpilogueSpec, Matrix
-from tilesmith.kernels.element import CUDA_TYPES
+from tilesmith.kernels.element import ELEMENT_TYPES, ElementType
 
 
 class Activation(KernelEnum):
@@ -29,6 +29,10 @@ class Activation(KernelEnum):
     GELU = 2
     GELU_TANH = 3
     SILU = 4
+
+    @classmethod
+    def of(cls, spec: EpilogueSpec | None) -> "Activation":
+        return cls.NONE if spec is None or spec.activation is None else cls[spec.activation.upper()]
 
 
 class BiasOf(KernelEnum):
@@ -47,30 +51,12 @@ class BiasOf(KernelEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class EpilogueConstants(KernelConstants):
-    """The constants of a kernel that has an epilogue, or stores sums as they are."""
+    """A kernel has any epilogue, or none at all: then it stores sums as they are."""
 
-    activation: Activation
-    is_scaled: bool
-    bias_of: BiasOf
-    Bias: str
-    has_residual: bool
-    Residual: str
-    residual_pairs: bool  # two neighbours in a row are read at once
+    any: bool
 
-    @classmethod
-    def of(cls, spec: EpilogueSpec | None) -> "EpilogueConstants":
-        if spec is None:
-            return _no_constants()
-        bias, residual = spec.bias, spec.residual
-        return cls(
-            activation=Activation[(spec.activation or "none").upper()],
-            is_scaled=spec.is_scaled,
-            bias_of=BiasOf.bias(bias),
-            Bias=CUDA_TYPES[torch.float32 if bias is None else bias.dtype],
-            has_residual=residual is not None,
-            Residual=CUDA_TYPES[torch.float32 if residual is None else residual.dtype],
-            residual_pairs=residual is not None and elements_at_once(residual) > 1,
-        )
+    def enums(self) -> Iterator[type[KernelEnum]]:
+        yield from (Activation, BiasOf, ElementType)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +64,17 @@ class EpilogueParameters(ParameterBlock):
     """The parameters of an epilogue. Without one they are there and not read."""
 
     factors: Annotated[Pointer, Member("tilesmith::Vector<float, 2>", 8, 8)]  # of the sums, and of the residual
-    bias: Annotated[Pointer, to("const epilogue::Bias")]
+    is_scaled: Int32  # by the factors; or else they are not set, and 1
+    activation: Int32
+    bias: Annotated[Pointer, to("const void")]
     bias_stride: Int64
-    residual: Annotated[Pointer, to("const epilogue::Residual")]
+    bias_of: Int32
+    bias_type: Int32
+    residual: Annotated[Pointer, to("const void")]
     residual_stride_m: Int64
     residual_stride_n: Int64
     residual_batch_strides: Int64s
+    residual_type: Int32
 
     @classmethod
     def of(cls, spec: EpilogueSpec | None, batch_dims: int, *, fastest_first: bool = False) -> "EpilogueParameters":
@@ -96,21 +87,21 @@ class EpilogueParameters(ParameterBlock):
             batch_strides = batch_strides[::-1]
         return cls(
             factors=Address("factors") if spec.is_scaled else None,
+            is_scaled=int(spec.is_scaled),
+            activation=Activation.of(spec),
             bias=None if bias is None else Address("bias"),
             bias_stride=0 if bias is None else bias.row_stride + bias.column_stride,  # one of them is 0
+            bias_of=BiasOf.bias(bias),
+            bias_type=0 if bias is None else ELEMENT_TYPES[bias.dtype],
             residual=None if residual is None else Address("residual"),
             residual_stride_m=0 if residual is None else residual.row_stride,
             residual_stride_n=0 if residual is None else residual.column_stride,
             residual_batch_strides=(*batch_strides, *(0 for _ in range(max(batch_dims, 1) - len(batch_strides)))),
+            residual_type=0 if residual is None else ELEMENT_TYPES[residual.dtype],
         )
 
 
 _NOTHING: Final = EpilogueSpec(activation=None, bias=None, residual=None, is_scaled=False)
-
-
-@cache
-def _no_constants() -> EpilogueConstants:
-    return EpilogueConstants.of(_NOTHING)
 
 
 @cache

@@ -49,6 +49,7 @@ class Family:
     exclusions: Callable[[Problem, Device], Iterable[Rejection]]  # configurations that are no candidates, and why
     launch_words: Callable[[KernelLaunch, Plan], LaunchWords]
     sum_words: Callable[[Plan], SumWords]
+    kernels: Callable[[Device], Iterable[Kernel]]  # every one that a plan of this family may have on this GPU
     # The cheapest of the candidates, where there is a quicker way to it than to make them all. None if there are none.
     cheapest: Callable[[Problem, Device], Candidate | None] | None = None
     # Clocks that each of the candidates takes at least, told in no time: who cannot be the cheapest is not asked more.

@@ -71,14 +71,15 @@ class Operand(NamedTuple):
         matrices = math.prod([n for n, s in zip(batch, self.batch_strides, strict=True) if s])
         return self.matrix.rows * self.depth * matrices * self.dtype.itemsize
 
-    def tensor_map(self, extent: int, sharers: int, batch: Sequence[int]) -> TensorMap:
-        """For tiles of `extent` rows that `sharers` blocks load together."""
+    def tensor_map(self, extent: int, sharers: int, batch: Sequence[int], dims: int) -> TensorMap:
+        """For tiles of `extent` rows that `sharers` blocks load together, by a kernel that walks `dims` dimensions of a
+        batch."""
         size, rows, depth = self.dtype.itemsize, self.matrix.rows, self.depth
         length, lines = (rows, depth) if self.mn_major else (depth, rows)
         width = atom_width(self.mn_major, size, extent)
         # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
         moving = [(n, s) if s else (1, ALIGNMENT) for n, s in zip(batch, self.batch_strides, strict=True)]
-        moving += [(1, ALIGNMENT)] * (walked_dims(batch) - len(moving))
+        moving += [(1, ALIGNMENT)] * (dims - len(moving))
         line_stride = self.line_stride or round_up(length, ALIGNMENT // size)
         return TensorMap(
             self.buffer,
@@ -145,7 +146,7 @@ def moving_batch(matrix: Matrix, batch: Sequence[int]) -> tuple[tuple[int, ...],
 
 
 def walked_dims(batch: Sequence[int]) -> int:
-    """The batch dimensions of tensor maps: as many as there are, or two more, so that there are fewer kernels."""
+    """The batch dimensions that a kernel walks: as many as there are, or two more, so that there are fewer kernels."""
     return len(batch) if len(batch) < 2 else MAX_BATCH_DIMS
 
 

@@ -7,7 +7,7 @@ import torch
 
 from tilesmith.core.params import Buffer, KernelEnum, TensorMap
 from tilesmith.core.problem import ALIGNMENT, Matrix
-from tilesmith.kernels.operand import round_up, walked_dims
+from tilesmith.kernels.operand import round_up
 
 _LINE_BYTES: Final = 128  # of a box, at most
 _WARP_ROWS: Final = 16
@@ -57,9 +57,10 @@ class Output(NamedTuple):
     def bytes(self) -> int:
         return self.batch[0] * self.batch_strides[0] * self.dtype.itemsize
 
-    def tensor_map(self, staging: Staging) -> TensorMap:
+    def tensor_map(self, staging: Staging, dims: int) -> TensorMap:
+        """For a kernel that walks `dims` dimensions of a batch."""
         size = self.dtype.itemsize
-        missing = (1,) * (walked_dims(self.batch) - len(self.batch))
+        missing = (1,) * (dims - len(self.batch))
         moves = (*self.batch_strides, *[ALIGNMENT] * len(missing))
         line_stride = self.line_stride or round_up(self.length, ALIGNMENT // size)
         return TensorMap(

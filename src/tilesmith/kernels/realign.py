@@ -1,11 +1,13 @@
 """The launch that copies 16-bit operands whose strides TMA cannot take: realign.cu."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Final
 
 from tilesmith.core.params import (
+    MAX_BATCH_DIMS,
     Address,
     Buffer,
     Int32,
@@ -19,6 +21,7 @@ from tilesmith.core.params import (
     to,
 )
 from tilesmith.core.plan import Kernel, KernelLaunch
+from tilesmith.kernels.blank import blank
 from tilesmith.kernels.operand import Operand, moving_batch
 
 _THREADS: Final = 128
@@ -80,13 +83,25 @@ class Parameters(ParameterBlock):
     copies: tuple[Copy, ...]  # two; if there is but one, that twice, and it takes all blocks
 
 
+def kernels() -> Iterator[Kernel]:
+    """The one that there is."""
+    yield _kernel()
+
+
+@cache
+def _kernel() -> Kernel:
+    dims = (0,) * MAX_BATCH_DIMS
+    copy = blank(Copy, batch_stride=dims, batch_size=dims)
+    return Kernel.of("realign", "kernels/realign.cu", Constants(), Parameters(copies=(copy, copy)), threads=_THREADS)
+
+
 def launch(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> KernelLaunch:
     """The launch that makes the copies, each from a buffer."""
     own = [Copy.of(copy, source, batch) for copy, source in copies]
     parameters = Parameters(copies=(own[0], own[-1]))
     warps = sum(math.ceil(copy.tasks / _AT_ONCE) for copy in own)
     return KernelLaunch(
-        Kernel.of("realign", "kernels/realign.cu", Constants(), parameters, threads=_THREADS),
+        _kernel(),
         parameters,
         grid=(math.ceil(warps / (_THREADS // 32)), 1, 1),
         awaits_predecessor=True,

@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads) split_k_reduce(const
       if (first + e < p.length)
         sum.element[e] = epilogue.of(sum.element[e], line % p.lines, first + e);
   }
-  if constexpr (plan::out_vector == vector) {
+  if (p.out_is_aligned) {
     Vector<Output, vector> stored;
 #pragma unroll
     for (int e = 0; e < vector; ++e) stored.element[e] = narrow<Output>(sum.element[e]);

@@ -1,8 +1,13 @@
 """The launch that adds the partial products of a split K: split_k_reduce.cu."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Final
+
+import torch
 
 from tilesmith.core.params import (
     MAX_BATCH_DIMS,
@@ -18,12 +23,15 @@ from tilesmith.core.params import (
 )
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import Problem
+from tilesmith.kernels.blank import blank
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
 from tilesmith.kernels.output import Output
 
 _WARPS: Final = 8
 _VECTOR: Final = 4  # elements
+_TURNS: Final = (1, 2, 4, _WARPS)
+_OUTPUTS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +40,6 @@ class Constants(KernelConstants):
 
     Output: str
     vector: int = _VECTOR
-    out_vector: int
     turns: int  # warps that share vectors
     epilogue: EpilogueConstants
 
@@ -51,8 +58,23 @@ class Parameters(ParameterBlock):
     lines: Int64  # of one matrix
     length: Int32
     split_k: Int32
+    out_is_aligned: Int32  # all vectors of its lines are
     batch_size: Int32s
     epilogue: EpilogueParameters  # of lines and their elements
+
+
+def kernels() -> Iterator[Kernel]:
+    """All that a launch may take."""
+    return itertools.starmap(_kernel, itertools.product(_OUTPUTS, _TURNS, (False, True)))
+
+
+@cache
+def _kernel(output: torch.dtype, turns: int, has_epilogue: bool) -> Kernel:
+    constants = Constants(Output=CUDA_TYPES[output], turns=turns, epilogue=EpilogueConstants(any=has_epilogue))
+    dims = (0,) * MAX_BATCH_DIMS
+    none = EpilogueParameters.of(None, MAX_BATCH_DIMS)
+    parameters = blank(Parameters, batch_stride=dims, batch_size=dims, epilogue=none)
+    return Kernel.of("split_k_reduce", "kernels/split_k_reduce.cu", constants, parameters, threads=32 * _WARPS)
 
 
 def launch(problem: Problem, partials: Output, split_k: int) -> KernelLaunch:
@@ -61,7 +83,9 @@ def launch(problem: Problem, partials: Output, split_k: int) -> KernelLaunch:
     out, batch, lines = problem.out, problem.batch, by_lines.out
     missing_dims = MAX_BATCH_DIMS - len(batch)
     vectors = partials.batch[0] // split_k * partials.lines * partials.line_stride // _VECTOR
-    turns = next(warps for warps in (1, 2, 4, _WARPS) if 2 * warps >= split_k or warps == _WARPS)
+    turns = next((warps for warps in _TURNS if 2 * warps >= split_k), _WARPS)
+    steps = (lines.row_stride, *out.batch_strides, lines.columns)
+    is_aligned = out.alignment >= _VECTOR * out.dtype.itemsize and not any(step % _VECTOR for step in steps)
     parameters = Parameters(
         partial=Address("workspace", partials.offset),
         out=Address("out"),
@@ -73,19 +97,12 @@ def launch(problem: Problem, partials: Output, split_k: int) -> KernelLaunch:
         lines=partials.lines,
         length=partials.length,
         split_k=split_k,
+        out_is_aligned=int(lines.column_stride == 1 and is_aligned),
         batch_size=(*batch, *(1,) * missing_dims),
         epilogue=EpilogueParameters.of(by_lines.epilogue, MAX_BATCH_DIMS),
     )
-    steps = (lines.row_stride, *out.batch_strides, lines.columns)
-    is_aligned = out.alignment >= _VECTOR * out.dtype.itemsize and not any(step % _VECTOR for step in steps)
-    constants = Constants(
-        Output=CUDA_TYPES[out.dtype],
-        out_vector=_VECTOR if lines.column_stride == 1 and is_aligned else 1,
-        turns=turns,
-        epilogue=EpilogueConstants.of(by_lines.epilogue),
-    )
     return KernelLaunch(
-        Kernel.of("split_k_reduce", "kernels/split_k_reduce.cu", constants, parameters, threads=32 * _WARPS),
+        _kernel(out.dtype, turns, by_lines.epilogue is not None),
         parameters,
         grid=(math.ceil(vectors / (32 * _WARPS // turns)), 1, 1),
         awaits_predecessor=True,

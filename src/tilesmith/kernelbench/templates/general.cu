@@ -31,6 +31,8 @@ static cudaError_t launch(void (*kernel)(Parameters), const float* a, const floa
   p.tiles_n = (s.n + tile_n - 1) / tile_n;
   p.batches = s.batches;
   p.adds = adds;
+  p.out_vector = 1;
+  p.batch_dims = 1;
   p.batch[0].size = s.batches;
   p.batch[0].a_stride = s.a[0];
   p.batch[0].b_stride = s.b[0];

@@ -1,7 +1,8 @@
 """The launch that splits float32 operands into 16-bit terms: split.cu."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final
@@ -26,7 +27,19 @@ from tilesmith.core.params import (
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import Matrix
 from tilesmith.kernels.element import CUDA_TYPES
-from tilesmith.kernels.fp32_split.terms import BLOCKS_PER_SM, MAX_PARTS, MAX_ROWS, RowBlock, Scheme, Split, split_blocks
+from tilesmith.kernels.fp32_split.terms import (
+    BLOCKS_PER_SM,
+    MAX_PARTS,
+    MAX_ROWS,
+    ROW_COUNTS,
+    SAMPLED_ROWS,
+    SCHEMES,
+    RowBlock,
+    Scheme,
+    Schemes,
+    Split,
+    split_blocks,
+)
 from tilesmith.kernels.operand import aligned_lines, moving_batch, round_up
 
 _THREADS: Final = 256
@@ -211,7 +224,8 @@ def _launch(
     """The launch of the kernel for such operands. `accesses`: how each of them can be read. There are as few kernels as
     that costs no time: what as a rule is not split, or is seldom asked for, is read in any way."""
     first = splits[0].findings
-    if scheme.full_range or len({each.terms.matrix.dtype for each in splits}) > 1:
+    is_mixed, is_strided = len({each.terms.matrix.dtype for each in splits}) > 1, Access.STRIDED in accesses
+    if scheme.full_range or is_mixed or is_strided or first.extents is not None:
         accesses = [Access.ANY] * len(splits)
     elif first.rs_parts:
         accesses = [accesses[-1]] * len(splits)
@@ -250,6 +264,42 @@ def _kernel(kinds: tuple[Kind, Kind], scheme: Scheme, finds_extents: bool, a_is_
     )
     headers = Parameters.headers()
     return Kernel("split", "kernels/fp32_split/split.cu", constants, parameters, headers, _THREADS, shared_bytes=0)
+
+
+def every_kernel(parameters: str) -> Iterator[Kernel]:
+    """All that split. `parameters`: how C++ declares theirs."""
+    for schemes in SCHEMES.values():
+        for scheme, finds_extents, is_rs, kinds in _every_case(schemes):
+            yield _kernel(kinds, scheme, finds_extents, is_rs, parameters)
+
+
+def _every_case(schemes: Schemes) -> Iterator[tuple[Scheme, bool, bool, tuple[Kind, Kind]]]:
+    """The scheme, whether there are extents, whether the product splits A, and the kinds of both operands."""
+    ordinary, has_terms = schemes.ordinary, schemes.ordinary.terms > 1
+    either = (Access.VECTORS, Access.ELEMENTS)
+    for a_access, b_access in itertools.product(either, either):
+        for kinds in itertools.product(_kinds(a_access), _kinds(b_access)):
+            yield ordinary, False, False, kinds
+    if has_terms:
+        for access in either:
+            sampled = [kind for kind in _kinds(access) if kind[3] in (0, SAMPLED_ROWS)]
+            for kinds in itertools.product(sampled, _kinds(access)):
+                yield ordinary, False, True, kinds
+    for a, b in itertools.product((torch.float32, torch.float16, torch.bfloat16), repeat=2):
+        if torch.float32 not in (a, b):
+            continue
+        for a_major, b_major in itertools.product((False, True), repeat=2):
+            any_kinds = ((a, a_major, Access.ANY, 0), (b, b_major, Access.ANY, 0))
+            for scheme in (ordinary, schemes.full_range):
+                yield scheme, False, False, any_kinds
+                if a == b and has_terms:
+                    yield scheme, False, True, any_kinds
+            if a == b and has_terms:
+                yield ordinary, True, False, any_kinds
+
+
+def _kinds(access: Access) -> list[Kind]:
+    return [(torch.float32, True, access, 0), *((torch.float32, False, access, rows) for rows in ROW_COUNTS)]
 
 
 def _access(split: Split) -> Access:

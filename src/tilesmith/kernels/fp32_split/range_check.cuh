@@ -61,45 +61,55 @@ __device__ __forceinline__ bool needs_full_range(const RangeStats& range_stats) 
   return range_stats.beyond || range_stats.max_inexact >> 4 > range_stats.min_large;
 }
 
-// A number that the compiler knows.
-template <int value>
-struct Known {
-  __device__ __forceinline__ constexpr operator int() const { return value; }
-};
+// The range statistics of an operand, from those of the blocks that split it. K is cut into `k_chunks` K chunks, a
+// power of two, which the blocks have in turn; the row with the fewest large values has no fewer than the K chunks'
+// least together. The threads of a block share the work, in shared memory: between `put` and `get` they wait for each
+// other.
+template <int threads>
+struct TotalOfBlocks {
+  static constexpr int warps = threads / 32;
+  static constexpr int max_k_chunks = 128;
+  static_assert(threads % max_k_chunks == 0, "all that a thread reads is of one K chunk");
 
-// The range statistics of an operand, from those of `count` blocks. K is cut into `k_chunks` K chunks, which the blocks
-// have in turn; the row with the fewest large values has no fewer than the K chunks' least together. All lanes of a
-// warp get it.
-template <typename Number>
-__device__ __forceinline__ RangeStats total(const RangeStats* counted, int count, Number k_chunks) {
-  RangeStats sum = {0, 0, 0, 0};
-  const int step = k_chunks < 32 ? 32 : k_chunks;
-  for (int first = 0; first < k_chunks; first += 32) {
-    RangeStats k_chunk = RangeStats::none();
-    for (int i = first + threadIdx.x % 32; i < count; i += step) k_chunk.add(counted[i]);
+  RangeStats lanes[warps][32];
+
+  __device__ __forceinline__ void put(const RangeStats* counted, int count, int k_chunks) {
+    RangeStats own = RangeStats::none();
+    for (int i = threadIdx.x; i < count; i += threads) own.add(counted[i]);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {  // lanes a multiple of k_chunks apart have the same one
+      const int large = __shfl_xor_sync(0xffffffffu, own.min_large, distance);
+      const int inexact = __shfl_xor_sync(0xffffffffu, own.max_inexact, distance);
+      own.min_large = distance >= k_chunks ? min(own.min_large, large) : own.min_large;
+      own.max_inexact = distance >= k_chunks ? max(own.max_inexact, inexact) : own.max_inexact;
+    }
+    lanes[threadIdx.x / 32][threadIdx.x % 32] = own;
+  }
+
+  // All threads get it.
+  __device__ __forceinline__ RangeStats get(int k_chunks) const {
+    const int apart = max(k_chunks / 32, 1);  // from a warp to the next one with the same K chunks
+    RangeStats sum = {0, 0, 0, 0};
+    for (int first = 0; first < apart; ++first) {
+      RangeStats k_chunk = RangeStats::none();
+      for (int warp = first; warp < warps; warp += apart) k_chunk.add(lanes[warp][threadIdx.x % 32]);
+      sum.min_large += k_chunk.min_large;
+      sum.max_inexact += k_chunk.max_inexact;
+      sum.peak = max(sum.peak, k_chunk.peak);
+      sum.beyond = max(sum.beyond, k_chunk.beyond);
+    }
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
-      if (distance < k_chunks)
-        break;
-      k_chunk.min_large = min(k_chunk.min_large, __shfl_xor_sync(0xffffffffu, k_chunk.min_large, distance));
-      k_chunk.max_inexact = max(k_chunk.max_inexact, __shfl_xor_sync(0xffffffffu, k_chunk.max_inexact, distance));
+      const int large = __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
+      const int inexact = __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
+      sum.min_large += distance < k_chunks ? large : 0;
+      sum.max_inexact += distance < k_chunks ? inexact : 0;
     }
-    sum.min_large += k_chunk.min_large;
-    sum.max_inexact += k_chunk.max_inexact;
-    sum.peak = max(sum.peak, k_chunk.peak);
-    sum.beyond = max(sum.beyond, k_chunk.beyond);
+    sum.peak = ptx::warp_max(sum.peak);
+    sum.beyond = ptx::warp_max(sum.beyond);
+    return sum;
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    if (distance >= k_chunks)
-      continue;
-    sum.min_large += __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
-    sum.max_inexact += __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
-  }
-  sum.peak = ptx::warp_max(sum.peak);
-  sum.beyond = ptx::warp_max(sum.beyond);
-  return sum;
-}
+};
 
 // The range statistics of all that the lanes of a warp have counted.
 __device__ __forceinline__ RangeStats warp_total(const RangeStats& range_stats) {

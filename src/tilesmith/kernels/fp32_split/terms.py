@@ -57,7 +57,10 @@ _SCALE_PADDING: Final = 256  # rows past the last one that a tile may ask for
 
 BLOCKS_PER_SM: Final = 3
 MAX_ROWS: Final = 64
-_SAMPLED_ROWS: Final = 8
+SAMPLED_ROWS: Final = 8
+_MANY_ROWS: Final = (32, 8, 4)  # of a block that has long lines, if there are enough for all
+FEW_ROWS: Final = (1, 8)  # if there are not: of long lines, and of short ones
+ROW_COUNTS: Final = tuple(sorted({*_MANY_ROWS, *FEW_ROWS}))
 MAX_PARTS: Final = 128  # of K, that count apart
 _MIN_OF_A_TASK: Final = 4096  # values that are worth a block
 _MAX_OF_A_TASK: Final = 16384
@@ -193,7 +196,7 @@ def find_pair(
         elif rs_parts and not known:
             groups = math.ceil(matrix.rows / _ROWS_OF_RANGE_STATS) * math.prod(batch)
             first = round_up(end + groups * rs_parts * _RANGE_STATS_BYTES, WORKSPACE_ALIGNMENT)
-            sampled = RowBlock(MAX_ROWS if runs_along_rows(matrix) else _SAMPLED_ROWS, 1)  # a few values of each row
+            sampled = RowBlock(MAX_ROWS if runs_along_rows(matrix) else SAMPLED_ROWS, 1)  # a few values of each row
             scales = Scales.of(matrix, batch, first, rs_parts)
             known.append(Findings("workspace", end, groups, sampled, scales, rs_parts=rs_parts))
             end = scales.end
@@ -274,7 +277,7 @@ def _row_block(along_rows: bool, rows: int, depth: int, matrices: int) -> RowBlo
         taken = MAX_ROWS
     else:
         # As many as a block has time for, if all blocks have some.
-        fitting = (n for n in (32, 16, 8, 4, 2) if n * depth <= _MAX_OF_A_TASK and tasks(n) >= _MANY_TASKS)
-        taken = next(fitting, 1 if depth > 256 else 8)
+        fitting = (n for n in _MANY_ROWS if n * depth <= _MAX_OF_A_TASK and tasks(n) >= _MANY_TASKS)
+        taken = next(fitting, FEW_ROWS[0] if depth > 256 else FEW_ROWS[1])
     most = min(taken * depth // _MIN_OF_A_TASK, _MANY_TASKS // tasks(taken), MAX_PARTS)
     return RowBlock(taken, 1 << max(most.bit_length() - 1, 0))

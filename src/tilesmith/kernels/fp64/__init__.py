@@ -12,6 +12,7 @@ FAMILIES = tuple(
         exclusions=each.exclusions,
         launch_words=words.launch_words,
         sum_words=words.sum_words,
+        kernels=each.kernels,
         min_cycles=min_cycles,
     )
     for name, each, min_cycles in (

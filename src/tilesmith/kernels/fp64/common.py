@@ -1,9 +1,20 @@
 """What the families share that multiply float32 in doubles."""
 
+import itertools
+from collections.abc import Iterator
+from typing import TypeAlias
+
 import torch
 
 from tilesmith.core.device import Device
-from tilesmith.core.problem import Problem
+from tilesmith.core.problem import EpilogueSpec, Problem
+
+# Whether A and B are read in vectors, and whether there may be an epilogue.
+Reads: TypeAlias = tuple[bool, bool, bool]
+
+
+def runs_on(device: Device) -> bool:
+    return device.capability == (9, 0)
 
 
 def serves(problem: Problem, device: Device) -> bool:
@@ -11,7 +22,7 @@ def serves(problem: Problem, device: Device) -> bool:
 
 
 def _rejects_type(problem: Problem, device: Device) -> str | None:
-    if device.capability != (9, 0):
+    if not runs_on(device):
         return "its products of doubles are fast on compute capability 9.0"
     if {problem.a.dtype, problem.b.dtype} != {torch.float32} or problem.accuracy == "ieee":
         return "is for float32, and does not sum in one chain"
@@ -41,3 +52,14 @@ def rejects_single(problem: Problem, device: Device) -> str | None:
 def swap_ab_for_few_rows(problem: Problem) -> Problem:
     """The product, or its transpose: that which has fewer rows than columns."""
     return problem.transposed if problem.n < problem.m else problem
+
+
+def kind_of_reads(a_vectors: bool, b_vectors: bool, epilogue: EpilogueSpec | None) -> Reads:
+    """A kernel that reads single values may have any epilogue: it costs nothing beside them, and there are fewer."""
+    return a_vectors, b_vectors, epilogue is not None or not (a_vectors and b_vectors)
+
+
+def kinds_of_reads() -> Iterator[Reads]:
+    """All that there are."""
+    yield True, True, False
+    yield from ((a, b, True) for a, b in itertools.product((True, False), repeat=2))

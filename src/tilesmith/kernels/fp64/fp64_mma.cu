@@ -50,9 +50,9 @@ using Pair = Vector<double, 2>;
 using Partial = Pair[plan::warps_k][tiles_of_warps][sums / 2][32];
 static_assert(plan::warps_k == 1 || (sizeof(Partial) <= sizeof(Shared) && share % 2 == 0));
 
-// The sums of all warps, in the same place. Rows are apart by an odd number of vectors.
-using Results = double[plan::tile_m][plan::tile_n + 2];
-static_assert(plan::out_aligned || sizeof(Results) <= sizeof(Shared));
+// The results of all warps, in the same place. Rows are apart by an odd number of vectors.
+using Results = float[plan::tile_m][plan::tile_n + 4];
+static_assert(sizeof(Results) <= sizeof(Shared));
 static_assert(plan::threads % plan::tile_n == 0);
 
 // A thread's part of the tile.
@@ -204,54 +204,48 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const auto row_of = [&](int i) { return own.first_m() + own.group(i) / 2; };
   const auto column_of = [&](int i) { return own.first_column(i) + i % mmas_n; };
 
-  if constexpr (plan::out_aligned) {
-    // All that is added is read before the first result is stored: the reads wait for memory together.
-    OwnEpilogue::Addends addends[share];
+  // All that is added is read before the first result is stored: the reads wait for memory together.
+  OwnEpilogue::Addends addends[share];
 #pragma unroll
-    for (int i = 0; i < share; ++i) {
-      const int row = first_m + row_of(i), column = first_n + column_of(i);
-      addends[i] = epilogue.addends(row, column, row < p.m && column < p.n);
-    }
+  for (int i = 0; i < share; ++i) {
+    const int row = first_m + row_of(i), column = first_n + column_of(i);
+    addends[i] = epilogue.addends(row, column, row < p.m && column < p.n);
+  }
+  using Group = Vector<float, mmas_n>;
+  Group results[share / mmas_n];
+#pragma unroll
+  for (int i = 0; i < share; ++i) results[i / mmas_n].element[i % mmas_n] = epilogue.of(total[i], addends[i]);
+
+  if (p.out_is_aligned) {
 #pragma unroll
     for (int i = 0; i < share; i += mmas_n) {
       const int row = first_m + row_of(i), column = first_n + column_of(i);
-      Vector<float, mmas_n> results;
-#pragma unroll
-      for (int e = 0; e < mmas_n; ++e) results.element[e] = epilogue.of(total[i + e], addends[i + e]);
       float* const to = out + row * p.out_stride_m + column;
       if (row >= p.m)
         continue;
       if (column + mmas_n <= p.n) {
-        *reinterpret_cast<Vector<float, mmas_n>*>(to) = results;
+        *reinterpret_cast<Group*>(to) = results[i / mmas_n];
       } else {
 #pragma unroll
         for (int e = 0; e < mmas_n; ++e)
           if (column + e < p.n)
-            to[e] = results.element[e];
+            to[e] = results[i / mmas_n].element[e];
       }
     }
   } else {
     // A lane's results are stored one by one. In shared memory they change places, so that neighbours store neighbours.
-    Results& results = reinterpret_cast<Results&>(shared);
+    Results& exchanged = reinterpret_cast<Results&>(shared);
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < share; ++i) results[row_of(i)][column_of(i)] = total[i];
+    for (int i = 0; i < share; i += mmas_n)
+      *reinterpret_cast<Group*>(&exchanged[row_of(i)][column_of(i)]) = results[i / mmas_n];
     __syncthreads();
-    constexpr int stored = plan::tile_m * plan::tile_n / plan::threads;
-    const auto row_at = [](int i) { return (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n; };
     const int column = threadIdx.x % plan::tile_n;
-    OwnEpilogue::Addends addends[stored];
 #pragma unroll
-    for (int i = 0; i < stored; ++i) {
-      const int row = first_m + row_at(i);
-      addends[i] = epilogue.addends(row, first_n + column, row < p.m && first_n + column < p.n);
-    }
-#pragma unroll
-    for (int i = 0; i < stored; ++i) {
-      const int row = first_m + row_at(i);
-      if (row < p.m && first_n + column < p.n)
-        out[row * p.out_stride_m + (first_n + column) * p.out_stride_n] =
-            epilogue.of(results[row_at(i)][column], addends[i]);
+    for (int i = 0; i < plan::tile_m * plan::tile_n / plan::threads; ++i) {
+      const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n;
+      if (first_m + row < p.m && first_n + column < p.n)
+        out[(first_m + row) * p.out_stride_m + (first_n + column) * p.out_stride_n] = exchanged[row][column];
     }
   }
 }

@@ -3,10 +3,11 @@
 Products are exact, sums are of doubles, and a result is rounded once: for any values, in one launch.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Final
 
 from tilesmith.core import rates
@@ -25,6 +26,7 @@ from tilesmith.core.params import (
 )
 from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import Matrix, Problem
+from tilesmith.kernels.blank import blank
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import common
@@ -152,7 +154,6 @@ class Constants(KernelConstants):
     a_aligned: bool
     b_along_k: bool
     b_aligned: bool
-    out_aligned: bool
     epilogue: EpilogueConstants
 
 
@@ -177,7 +178,53 @@ class Parameters(ParameterBlock):
     n: Int32
     k: Int32
     tiles_n: Int32
+    out_is_aligned: Int32
     epilogue: EpilogueParameters
+
+
+def kernels(device: Device) -> Iterator[Kernel]:
+    """Every kernel that a plan may have."""
+    if not common.runs_on(device):
+        return
+    for tile, a_along_k, b_along_k in itertools.product(TILES, (True, False), (True, False)):
+        for a_aligned, b_aligned, has_epilogue in common.kinds_of_reads():
+            yield _kernel(tile, _Lines(a_along_k, a_aligned), _Lines(b_along_k, b_aligned), has_epilogue)
+
+
+@cache
+def _kernel(tile: Tile, a: "_Lines", b: "_Lines", has_epilogue: bool) -> Kernel:
+    constants = Constants(
+        tile_m=tile.m,
+        tile_n=tile.n,
+        tile_k=tile.k,
+        warps_m=tile.warps_m,
+        warps_n=tile.warps_n,
+        warps_k=tile.warps_k,
+        blocks_per_sm=_blocks_per_sm(tile, a, b),
+        stages=tile.stages,
+        a_along_k=a.along_k,
+        a_aligned=a.aligned,
+        b_along_k=b.along_k,
+        b_aligned=b.aligned,
+        epilogue=EpilogueConstants(any=has_epilogue),
+    )
+    dims = (0,) * MAX_BATCH_DIMS
+    parameters = blank(
+        Parameters,
+        a_batch_strides=dims,
+        b_batch_strides=dims,
+        out_batch_strides=dims,
+        batch=dims,
+        epilogue=EpilogueParameters.of(None, MAX_BATCH_DIMS),
+    )
+    return Kernel.of(
+        "fp64_mma",
+        "kernels/fp64/fp64_mma.cu",
+        constants,
+        parameters,
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes,
+    )
 
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
@@ -208,33 +255,11 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         n=p.n,
         k=p.k,
         tiles_n=tiles_n,
+        out_is_aligned=int(aligned_lines(p.out) and p.out.column_stride == 1),
         epilogue=EpilogueParameters.of(p.epilogue, MAX_BATCH_DIMS, fastest_first=True),
     )
-    blocks_per_sm = _blocks_per_sm(tile, a, b)
-    constants = Constants(
-        tile_m=tile.m,
-        tile_n=tile.n,
-        tile_k=tile.k,
-        warps_m=tile.warps_m,
-        warps_n=tile.warps_n,
-        warps_k=tile.warps_k,
-        blocks_per_sm=blocks_per_sm,
-        stages=tile.stages,
-        a_along_k=a.along_k,
-        a_aligned=a.aligned,
-        b_along_k=b.along_k,
-        b_aligned=b.aligned,
-        out_aligned=aligned_lines(p.out) and p.out.column_stride == 1,
-        epilogue=EpilogueConstants.of(p.epilogue),
-    )
-    kernel = Kernel.of(
-        "fp64_mma",
-        "kernels/fp64/fp64_mma.cu",
-        constants,
-        parameters,
-        threads=tile.threads,
-        shared_bytes=tile.shared_bytes,
-    )
+    _, _, has_epilogue = common.kind_of_reads(a.aligned, b.aligned, p.epilogue)
+    kernel = _kernel(tile, a, b, has_epilogue)
     launch = KernelLaunch(
         kernel, parameters, (tiles_n * p.batches, tiles_m, 1), awaits_predecessor=True, multiplies=True
     )
@@ -246,7 +271,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         worker_rows=tile.m // tile.warps_m,
         worker_columns=tile.n // tile.warps_n,
         units=tiles_m * tiles_n * p.batches,
-        units_at_once=device.sm_count * blocks_per_sm,
+        units_at_once=device.sm_count * _blocks_per_sm(tile, a, b),
         worker_sets=tile.warps_k,
         swap_ab=p is not problem,
     )

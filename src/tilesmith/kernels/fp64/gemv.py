@@ -7,7 +7,7 @@ rounded sums a last launch adds in order.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Final
 
 from tilesmith.core import rates
@@ -16,6 +16,7 @@ from tilesmith.core.params import Address, Int32, Int64, KernelConstants, Parame
 from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import output, split_k_reduce
+from tilesmith.kernels.blank import blank
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import common
@@ -23,8 +24,10 @@ from tilesmith.kernels.fp64.common import swap_ab_for_few_rows
 from tilesmith.kernels.operand import aligned_lines, round_up
 
 _VECTOR: Final = 4
-_MAX_LINES: Final = 8  # of a block
+_LINES: Final = (1, 2, 4, 8)  # of a block
+_MAX_LINES: Final = max(_LINES)
 _MAX_THREADS: Final = 256
+_WARP: Final = 32
 _BLOCKS_PER_SM: Final = 2
 _WAVES: Final = 4  # of blocks, that they end at about the same time
 _MIN_STEPS: Final = 4  # of a block along K
@@ -92,6 +95,27 @@ class Parameters(ParameterBlock):
     epilogue: EpilogueParameters
 
 
+def kernels(device: Device) -> Iterator[Kernel]:
+    """Every kernel that a plan may have."""
+    if not common.runs_on(device):
+        return
+    threads_of_all_lines = range(_WARP, _MAX_THREADS + 1, _WARP)
+    blocks = [(lines, _MAX_THREADS) for lines in _LINES if lines < _MAX_LINES]
+    blocks += [(_MAX_LINES, threads) for threads in threads_of_all_lines]
+    for lines, threads in blocks:
+        yield from (_kernel(lines, threads, *each) for each in common.kinds_of_reads())
+    yield from split_k_reduce.kernels()
+
+
+@cache
+def _kernel(lines: int, threads: int, a_vectors: bool, b_aligned: bool, has_epilogue: bool) -> Kernel:
+    constants = Constants(
+        lines=lines, a_vectors=a_vectors, b_aligned=b_aligned, epilogue=EpilogueConstants(any=has_epilogue)
+    )
+    parameters = blank(Parameters, epilogue=EpilogueParameters.of(None, 0))
+    return Kernel.of("gemv", "kernels/fp64/gemv.cu", constants, parameters, threads=threads)
+
+
 def plan(problem: Problem, device: Device) -> Plan:
     p = _oriented(problem)
     lines, split_k, threads = _lines(p), _split_k(p, device), _threads(p)
@@ -113,13 +137,8 @@ def plan(problem: Problem, device: Device) -> Plan:
         line_blocks=line_blocks,
         epilogue=EpilogueParameters.of(spec, 0),
     )
-    constants = Constants(
-        lines=lines,
-        a_vectors=aligned_lines(p.a),
-        b_aligned=aligned_lines(p.b.transposed),
-        epilogue=EpilogueConstants.of(spec),
-    )
-    kernel = Kernel.of("gemv", "kernels/fp64/gemv.cu", constants, parameters, threads=threads)
+    reads = common.kind_of_reads(aligned_lines(p.a), aligned_lines(p.b.transposed), spec)
+    kernel = _kernel(lines, threads, *reads)
     grid = (line_blocks * split_k, 1, 1)
     launches = [KernelLaunch(kernel, parameters, grid, awaits_predecessor=True, multiplies=True)]
     if partials is not None:
@@ -163,7 +182,10 @@ def _lines(problem: Problem) -> int:
 
 
 def _threads(problem: Problem) -> int:
-    return min(round_up(math.ceil(problem.k / _VECTOR), 32), _MAX_THREADS)
+    """No more than K has vectors for; but where there is but one block, it makes no difference."""
+    if _lines(problem) < _MAX_LINES:
+        return _MAX_THREADS
+    return min(round_up(math.ceil(problem.k / _VECTOR), _WARP), _MAX_THREADS)
 
 
 def _split_k(problem: Problem, device: Device) -> int:

@@ -180,23 +180,32 @@ __device__ __forceinline__ void cluster_sync() {
   ptx::cluster_wait();
 }
 
+// What a block does.
+struct Place {
+  int in_cluster, part, first_n;
+
+  __device__ __forceinline__ Place(unsigned block, const Parameters& p) {
+    const int cluster = static_cast<int>(block) / p.cluster;
+    in_cluster = static_cast<int>(block) - cluster * p.cluster;
+    part = cluster / p.column_blocks;
+    first_n = (cluster - part * p.column_blocks) * block_columns;
+  }
+};
+
 extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     skinny(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const int warp = ptx::warp_uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
-  const int place = blockIdx.x % plan::cluster;
-  const int column_block = blockIdx.x / plan::cluster % p.column_blocks;
-  const int part = blockIdx.x / plan::cluster / p.column_blocks;
-  const int first_n = column_block * block_columns;
-  const int first_k = (part * plan::cluster + place) * p.share_k;
+  const Place of_loads(blockIdx.x, p);
+  const int first_k = (of_loads.part * p.cluster + of_loads.in_cluster) * p.share_k;
   const int end_k = min(first_k + p.share_k, p.k);
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
 
   auto& own = shared.warp[warp];
   const int warp_k = first_k + warp / plan::column_warps * step_k;
-  Reader reader(p, first_n + warp % plan::column_warps * warp_columns, warp_k, end_k);
+  Reader reader(p, of_loads.first_n + warp % plan::column_warps * warp_columns, warp_k, end_k);
 #pragma unroll
   for (int s = 0; s < plan::stages; ++s) reader.copy_next(own.ring[s]);
   double sum[tiles][row_groups][4] = {};
@@ -217,10 +226,13 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       for (int e = 0; e < 4; ++e) own.sums[t][r][e][lane] = sum[t][r][e];
   __syncthreads();
 
+  // Found out again: until here, registers are scarce.
+  const Place place(ptx::forgotten(blockIdx.x), p);
+  const int first_n = place.first_n;
   const Epilogue<float, 0> epilogue(p.epilogue);
   const auto store = [&](int m, int n, double value) {
     if (first_n + n < p.n)
-      p.out[part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n] =
+      p.out[place.part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n] =
           epilogue.of(value, m, first_n + n);
   };
   const int outputs = p.m * block_columns;
@@ -232,19 +244,26 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 #pragma unroll
     for (int w = 1; w < k_warps; ++w)
       x += sum_at(shared.warp[w * plan::column_warps + column_warp].sums, m, n % warp_columns);
-    if constexpr (plan::cluster > 1)
+    if (p.cluster > 1)
       total = x;
     else
       store(m, n, x);
   }
-  if constexpr (plan::cluster > 1) {
+  if (p.cluster > 1) {
     cluster_sync();
-    for (int i = place * plan::threads + threadIdx.x; i < outputs; i += plan::cluster * plan::threads) {
+    for (int i = place.in_cluster * plan::threads + threadIdx.x; i < outputs; i += p.cluster * plan::threads) {
       const int m = i / block_columns, n = i % block_columns;
       const double& total = sum_at(shared.warp[n / warp_columns].sums, m, n % warp_columns);
-      double x = ptx::shared_load_remote(total, 0);
+      double found[plan::max_cluster];  // all reads are under way together
 #pragma unroll
-      for (int block = 1; block < plan::cluster; ++block) x += ptx::shared_load_remote(total, block);
+      for (int block = 0; block < plan::max_cluster; ++block)
+        if (block < p.cluster)
+          found[block] = ptx::shared_load_remote(total, block);
+      double x = found[0];
+#pragma unroll
+      for (int block = 1; block < plan::max_cluster; ++block)
+        if (block < p.cluster)
+          x += found[block];
       store(m, n, x);
     }
     cluster_sync();  // a neighbour may still read this block's shared memory

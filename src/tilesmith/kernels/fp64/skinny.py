@@ -9,8 +9,10 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Final
+
+import torch
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
@@ -18,6 +20,7 @@ from tilesmith.core.params import Address, Int32, Int64, KernelConstants, Parame
 from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels import output, split_k_reduce
+from tilesmith.kernels.blank import blank
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import common
@@ -102,7 +105,7 @@ class Constants(KernelConstants):
     warp_columns: int = _WARP_COLUMNS
     row_groups: int
     column_warps: int
-    cluster: int
+    max_cluster: int = max(_CLUSTERS)
     stages: int = _STAGES
     a_vectors: bool
     b_along_k: bool
@@ -129,7 +132,42 @@ class Parameters(ParameterBlock):
     k: Int32
     share_k: Int32  # of a block, a multiple of step_k
     column_blocks: Int32  # side by side
+    cluster: Int32  # blocks
     epilogue: EpilogueParameters
+
+
+def kernels(device: Device) -> Iterator[Kernel]:
+    """Every kernel that a plan may have."""
+    if not common.runs_on(device):
+        return
+    for row_groups, column_warps, along_k in itertools.product(_WARPS, _COLUMN_WARPS, (True, False)):
+        yield from (_kernel(row_groups, column_warps, along_k, *each) for each in common.kinds_of_reads())
+    yield from split_k_reduce.kernels()
+
+
+@cache
+def _kernel(
+    row_groups: int, column_warps: int, along_k: bool, a_vectors: bool, b_aligned: bool, has_epilogue: bool
+) -> Kernel:
+    constants = Constants(
+        row_groups=row_groups,
+        column_warps=column_warps,
+        a_vectors=a_vectors,
+        b_along_k=along_k,
+        b_aligned=b_aligned,
+        epilogue=EpilogueConstants(any=has_epilogue),
+    )
+    parameters = blank(Parameters, epilogue=EpilogueParameters.of(None, 0))
+    warps = _WARPS[row_groups]
+    slot_bytes = (_WARP_COLUMNS + row_groups * _GROUP_ROWS) * _STEP_K * torch.float32.itemsize
+    return Kernel.of(
+        "skinny",
+        "kernels/fp64/skinny.cu",
+        constants,
+        parameters,
+        threads=32 * warps,
+        shared_bytes=warps * _STAGES * slot_bytes,
+    )
 
 
 def plan(problem: Problem, device: Device) -> Plan:
@@ -159,27 +197,12 @@ def plan(problem: Problem, device: Device) -> Plan:
         k=p.k,
         share_k=_share_k(p, cut),
         column_blocks=column_blocks,
+        cluster=cut.cluster,
         epilogue=EpilogueParameters.of(spec, 0),
     )
     row_groups = _row_groups(p)
-    constants = Constants(
-        row_groups=row_groups,
-        column_warps=cut.column_warps,
-        cluster=cut.cluster,
-        a_vectors=aligned_lines(p.a),
-        b_along_k=along_k,
-        b_aligned=aligned_lines(lines),
-        epilogue=EpilogueConstants.of(spec),
-    )
-    slot_bytes = (_WARP_COLUMNS + row_groups * _GROUP_ROWS) * _STEP_K * p.a.dtype.itemsize
-    kernel = Kernel.of(
-        "skinny",
-        "kernels/fp64/skinny.cu",
-        constants,
-        parameters,
-        threads=32 * cut.warps,
-        shared_bytes=cut.warps * _STAGES * slot_bytes,
-    )
+    reads = common.kind_of_reads(aligned_lines(p.a), aligned_lines(lines), spec)
+    kernel = _kernel(row_groups, cut.column_warps, along_k, *reads)
     launches = [
         KernelLaunch(
             kernel,

@@ -12,6 +12,7 @@ FAMILIES = (
         exclusions=family.exclusions,
         launch_words=words.launch_words,
         sum_words=words.sum_words,
+        kernels=family.kernels,
         cheapest=family.cheapest,
         packing=family.packing,
         with_configuration=family.with_configuration,

@@ -9,16 +9,11 @@ from tilesmith.core.params import TILE_K
 from tilesmith.core.plan import Cost
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp32_split.terms import MAX_PARTS
+from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper.layout import Configuration, Layout, cluster_tiles, fastest_first, schemes_of
-from tilesmith.kernels.hopper.tiles import MIN_TILE, Cut, configurations, cuts, may_be_rs
-from tilesmith.kernels.hopper.traits import OPERAND_BYTES, Scale, Tile, Traits, shared_memory
-
-_MAX_CONSUMERS: Final = 2  # whose threads have registers for anything
-_MAX_RS_FULL_RANGE_TILE_N: Final = 64  # and terms in registers
-_MAX_FULL_RANGE_TILE_N: Final = 96  # columns of a tile, where there are three sets of sums
-_MIN_STAGES: Final = 2
-_SWIZZLE_LINES: Final = 8  # the swizzle's pattern repeats after these
+from tilesmith.kernels.hopper.tiles import Cut, configurations, cuts, may_be_rs
+from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 
 
 def cheapest(problem: Problem, device: Device) -> tuple[Configuration | None, float]:
@@ -62,7 +57,7 @@ class _Side:
 
     __slots__ = (
         *("_a_bytes", "_b_bytes", "_batches", "_beside", "_device", "_is_partial", "_k_steps"),
-        *("_known", "_layout", "_m", "_max_tile_n", "_n", "_output_elements", "_sizes_matter", "_work"),
+        *("_known", "_layout", "_m", "_n", "_output_elements", "_sizes_matter", "_work"),
     )
 
     def __init__(self, layout: Layout, device: Device) -> None:
@@ -71,7 +66,6 @@ class _Side:
         self._m, self._n, self._k_steps, self._batches = p.m, p.n, layout.k_steps, p.batches
         self._a_bytes, self._b_bytes = layout.a.bytes(p.batch), layout.b.bytes(p.batch)
         self._output_elements = p.m * p.n * p.batches
-        self._max_tile_n = max(2 * p.n - 1, MIN_TILE[1]) if layout.b.atom_width(MIN_TILE[1]) else math.inf
         traits = layout.traits
         self._is_partial = layout.out.is_partial
         self._sizes_matter = traits.only_stores or p.skips_zeros
@@ -85,8 +79,6 @@ class _Side:
         """The expected clocks of a configuration; infinite if it does not suit the product, or they are more than
         `limit`."""
         tile_m, tile_n, cluster, split_k, _, _ = cut
-        if tile_n > self._max_tile_n:
-            return math.inf
         key = self._layout.tile(self._device, Configuration(*cut)) if self._sizes_matter else cut[:3]
         try:
             tile = self._known[key]
@@ -114,7 +106,7 @@ class _Side:
 
     def _tile(self, c: Configuration) -> cost_model.TileClocks | None:
         """What tiles of a configuration cost; None if it does not suit the product."""
-        if unsuited_to(self._layout, self._device, c) is not None:
+        if excluded(self._layout, self._device, c) is not None:
             return None
         if self._work is None:
             self._work = _work(self._layout, c)
@@ -152,56 +144,41 @@ def unsuited(problem: Problem, device: Device, configuration: Configuration) -> 
 
 
 def unsuited_to(layout: Layout, device: Device, c: Configuration) -> str | None:
-    traits = layout.traits
+    traits, tile = layout.traits, layout.tile(device, c)
     if c.rs and not may_be_rs(layout.problem):
         return "only float32 that is not packed, in several terms and more than one step along K, is split on the way"
     if c.rs and not traits.rs:
         return "TMA cannot read A where it lies"
     if c.rs and c.split_k > MAX_PARTS:
         return f"what splits A in registers counts {MAX_PARTS} parts of K at most"
-    if c.consumers > _MAX_CONSUMERS and (reason := _needs_registers(traits)):
-        return f"a tile of {c.tile_m} rows has no registers for {reason}"
     if c.split_k > layout.k_steps:
         return f"K has fewer than {c.split_k} parts of {TILE_K}"
-    extent = traits.b_extent(c.tile_n)
-    if traits.b_atom_width(extent) == 0:
-        return f"{c.tile_n} columns are too few for a B that is stored by rows"
-    if layout.b.tile_lines(extent) % (_SWIZZLE_LINES * c.cluster):
-        return f"a tile of {c.tile_n} columns cannot be shared by {c.cluster} blocks"
-    alternatives = [(traits, layout.tile(device, c))]
+    if reason := traits.unsuited(tile):
+        return reason
+    alternatives = [(traits, tile)]
     if schemes := schemes_of(layout.problem):
         terms, own = schemes.full_range.terms, for_full_range(c)
         full_range = traits._replace(scale=Scale.EXPONENTS, a_terms=terms, b_terms=terms)
         alternatives.append((full_range, Tile(own.tile_m, own.tile_n, own.cluster)))
     for each, tile in alternatives:
-        least = _MIN_STAGES if each.rs else max(_MIN_STAGES, each.terms + 1)
-        if shared_memory(each, tile, device.shared_bytes_per_block)[0] < least:
-            return f"{least} stages do not fit in {device.shared_bytes_per_block} bytes of shared memory"
+        if shared_memory(each, tile, device.shared_bytes_per_block)[0] < each.min_stages:
+            return f"{each.min_stages} stages do not fit in {device.shared_bytes_per_block} bytes of shared memory"
     return None
 
 
-def _needs_registers(traits: Traits) -> str | None:
-    """What takes more of them than 16-bit products do."""
-    if traits.scale is not Scale.NONE:
-        return "float32 operands"
-    if traits.epilogue.has_residual:
-        return "a residual"
-    is_wide = traits.out.itemsize > OPERAND_BYTES
-    return "float32 results in lines that are not aligned" if is_wide and not traits.out_aligned else None
+def excluded(layout: Layout, device: Device, c: Configuration) -> str | None:
+    """Why a plan does not have this configuration; None if it may."""
+    if reason := unsuited_to(layout, device, c):
+        return reason
+    if (c.tile_m, c.tile_n, c.cluster) not in catalogue.offered(layout.traits):
+        return f"the catalogue has no tiles of {c.tile_m}x{c.tile_n} in clusters of {c.cluster} for such products"
+    return None
 
 
 def for_full_range(c: Configuration) -> Configuration:
     """How the bf16x3 scheme cuts the work where the ordinary one has this configuration."""
-    tile_n = min(c.tile_n, _MAX_RS_FULL_RANGE_TILE_N if c.rs else _MAX_FULL_RANGE_TILE_N)
-    return Configuration(c.tile_m, tile_n, c.cluster, c.split_k, c.swap_ab, c.rs)
-
-
-def wasteful(layout: Layout, c: Configuration) -> str | None:
-    """Why a configuration that would do is not worth comparing."""
-    least = MIN_TILE[1]
-    if c.tile_n > least and c.tile_n >= 2 * layout.problem.n and layout.b.atom_width(least):
-        return f"half of its columns would be empty, and {least} are enough"
-    return None
+    tile = catalogue.for_full_range((c.tile_m, c.tile_n, c.cluster), c.rs)
+    return Configuration(*tile, c.split_k, c.swap_ab, c.rs)
 
 
 def cost(layout: Layout, device: Device, c: Configuration) -> Cost:

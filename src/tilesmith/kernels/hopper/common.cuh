@@ -29,9 +29,10 @@ using Tiles = Walk<plan::Schedule, Share, several, plan::stationary_b>;
 using Results = Fragment<Output, elements>;
 using ResultStorer = Storer<Output, plan::OutputLines, plan::chunk, plan::out_along_m, plan::out_by_warp,
                             plan::out_store, plan::store_buffers, 2 + plan::out_batch_dims>;
+constexpr bool has_column_bias = has_epilogue && !plan::out_along_m;
 using OwnEpilogue = Epilogue<Output, max_batch_dims>;
 
-// Nothing at all if results are not staged, or there is no bias.
+// Nothing at all if results are not staged, or there is no bias of columns.
 template <int bytes>
 struct StagedResults {
   unsigned char out[consumers][bytes];

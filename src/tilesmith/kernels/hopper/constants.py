@@ -5,7 +5,7 @@ from typing import Final
 
 from tilesmith.core.params import KernelConstants, KernelEnum
 from tilesmith.kernels.element import CUDA_TYPES
-from tilesmith.kernels.epilogue import EpilogueConstants
+from tilesmith.kernels.epilogue import Activation, EpilogueConstants
 from tilesmith.kernels.hopper.traits import MAX_EXTENTS, MAX_PROMOTED_TILE_N, Scale, Tile, Traits
 from tilesmith.kernels.output import Store
 
@@ -49,6 +49,7 @@ class GemmConstants(KernelConstants):
     producer_registers: int
     consumer_registers: int
     epilogue: EpilogueConstants
+    activation: Activation
     residual_vector: int
 
     @classmethod
@@ -76,7 +77,8 @@ class GemmConstants(KernelConstants):
             store_waits=tile.store_waits,
             producer_registers=registers[0],
             consumer_registers=registers[1],
-            epilogue=traits.epilogue,
+            epilogue=EpilogueConstants(any=traits.has_epilogue),
+            activation=traits.activation,
             residual_vector=traits.residual_vector,
         )
 
@@ -89,7 +91,6 @@ class RsConstants(GemmConstants):
     scale: Scale
     runs: Runs
     with_least_product: bool
-    b_k_chunks: int
 
     @classmethod
     def of_fp32(cls, traits: Traits, tile: Tile, stages: int, runs: Runs) -> "RsConstants":
@@ -99,7 +100,6 @@ class RsConstants(GemmConstants):
             scale=traits.scale,
             runs=runs,
             with_least_product=traits.with_least_product,
-            b_k_chunks=traits.b_k_chunks,
         )
 
 
@@ -110,7 +110,6 @@ class TermConstants(RsConstants):
     a_terms: int
     b_terms: int
     max_promoted_tile_n: int = MAX_PROMOTED_TILE_N
-    a_k_chunks: int
     skips_zeros: bool
     max_extents: int = MAX_EXTENTS
 
@@ -120,6 +119,5 @@ class TermConstants(RsConstants):
             **vars(RsConstants.of_fp32(traits, tile, stages, runs)),
             a_terms=traits.a_terms,
             b_terms=traits.b_terms,
-            a_k_chunks=traits.a_k_chunks,
             skips_zeros=tile.skips_zeros,
         )

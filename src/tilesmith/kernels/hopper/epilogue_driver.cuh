@@ -16,20 +16,22 @@ __device__ __forceinline__ Destination<Output> destination(const Parameters& p, 
                                                            int consumer) {
   Destination<Output> to = {BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size), p.out_lines.first,
                             share.first_m(work.tile) + consumer * wgmma_m, share.first_n(work.tile)};
-#pragma unroll
-  for (int d = 0; d < plan::batch_dims; ++d) to.matrix += to.batch.at[d] * p.out_batch_stride[d];
   if (several && p.out_is_partial)
     to.batch = {{work.k_part * p.schedule.batches + work.batch}};
+#pragma unroll
+  for (int d = 0; d < plan::batch_dims; ++d) to.matrix += to.batch.at[d] * p.out_batch_stride[d];
   return to;
 }
 
+// Sums that are rounded when they are taken need the residual before: it is staged.
+constexpr int staged_residual_vector = adds_first && sizeof(Output) < sizeof(float) ? plan::residual_vector : 0;
 // A tile leaves registers for the first columns of its residual while it is multiplied.
 constexpr bool has_registers = plan::tile_n <= 128;
 
 // The residual of a warp's rows, if it is staged.
 template <int vector>
 struct StagedResidual {
-  using type = ResidualRows<plan::epilogue::Residual, ResultStorer::Chunk, vector, has_registers>;
+  using type = ResidualRows<Output, ResultStorer::Chunk, vector, has_registers>;
 };
 template <>
 struct StagedResidual<0> {
@@ -47,7 +49,7 @@ struct Unscaled {
 
 // Brings results to the output. On the way their scales are undone, and the epilogue is applied: to those that wait
 // rounded in two steps, of which the first is when they are taken.
-template <typename Results, typename Scales, typename Residual = typename StagedResidual<plan::residual_vector>::type>
+template <typename Results, typename Scales, typename Residual = typename StagedResidual<staged_residual_vector>::type>
 class EpilogueDriver {
   const Parameters& p_;
   const Share share_;
@@ -59,23 +61,23 @@ class EpilogueDriver {
   Scales scales_;
   int first_column_ = -1;  // whose scales and bias are in shared memory
   Destination<Output> to_;
-  TileEpilogue<OwnEpilogue> epilogue_;
+  TileEpilogue<Output, OwnEpilogue> epilogue_;
 
   static constexpr bool wait_rounded = sizeof(Output) < sizeof(float);
-  static constexpr bool stages_residual = plan::residual_vector > 0;
-  static_assert(!stages_residual || (wait_rounded && !OwnEpilogue::is_in_two_steps && !plan::out_along_m));
+  static constexpr bool stages_residual = staged_residual_vector > 0;
+  static_assert(!stages_residual || !plan::out_along_m);
 
   // The second step, in shared memory: there a thread has neighbours in a line, and the code for a few of them does for
   // all.
   struct StagedEpilogue {
-    const TileEpilogue<OwnEpilogue>& epilogue;
+    const TileEpilogue<Output, OwnEpilogue>& epilogue;
     int first_m, first_n;
 
     __device__ __forceinline__ Vector<unsigned, 4> operator()(const Vector<unsigned, 4>& staged, int m, int n) const {
-      return epilogue.template end<Output, plan::out_along_m>(staged, first_m + m, first_n + n);
+      return epilogue.template end<plan::out_along_m>(staged, first_m + m, first_n + n);
     }
   };
-  static constexpr bool shares_columns = Scales::any || bias_of == BiasOf::columns;
+  static constexpr bool shares_columns = Scales::any || has_column_bias;
 
   __device__ __forceinline__ bool has_columns(const Work& work) const {
     return plan::stationary_b && share_.first_n(work.tile) == first_column_;
@@ -118,7 +120,7 @@ class EpilogueDriver {
         scales_.template undo<from * plan::chunk, plan::chunk>(results.values, thread_);
       if constexpr (has_epilogue && !wait_rounded) {
         epilogue_.template begin<from * plan::chunk, plan::chunk>(results.values);
-        if constexpr (OwnEpilogue::is_in_two_steps)
+        if constexpr (is_in_two_steps)
           epilogue_.template end<from * plan::chunk, plan::chunk>(results.values);
       }
       if constexpr (ResultStorer::is_direct) {
@@ -136,7 +138,7 @@ class EpilogueDriver {
   }
 
  public:
-  static constexpr bool changes_staged = OwnEpilogue::is_in_two_steps && wait_rounded;
+  static constexpr bool changes_staged = is_in_two_steps && wait_rounded;
 
   // What is to be known of a tile's rows and columns.
   struct Facts {
@@ -186,7 +188,8 @@ class EpilogueDriver {
     ptx::named_barrier_sync(barrier_, warpgroup_threads);  // all have used the last ones
     if constexpr (Scales::any)
       scales_.put_columns(facts.scales, thread_);
-    facts.bias.put_columns(column_bias_, thread_);
+    if constexpr (has_column_bias)
+      facts.bias.put_columns(column_bias_, thread_);
     ptx::named_barrier_sync(barrier_, warpgroup_threads);
   }
 

@@ -16,19 +16,21 @@ import torch
 
 from tilesmith.core.device import Device
 from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K, Buffer
-from tilesmith.core.plan import Cost, Details, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
 from tilesmith.core.problem import ALIGNMENT, Matrix, Problem
 from tilesmith.kernels import realign, split_k_reduce
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp32_split import terms
+from tilesmith.kernels.fp32_split.launch import every_kernel as every_split
 from tilesmith.kernels.fp32_split.launch import full_range_split, split_launch
 from tilesmith.kernels.fp32_split.terms import SCHEMES, Schemes
 from tilesmith.kernels.hopper import choice
 from tilesmith.kernels.hopper import cost as cost_model
-from tilesmith.kernels.hopper.choice import cost, for_full_range, laid_out, unsuited_to, wasteful
+from tilesmith.kernels.hopper.choice import cost, excluded, for_full_range, laid_out
 from tilesmith.kernels.hopper.choice import unsuited as unsuited
 from tilesmith.kernels.hopper.choice import work as work
 from tilesmith.kernels.hopper.constants import Runs
+from tilesmith.kernels.hopper.launch import every_kernel as every_product
 from tilesmith.kernels.hopper.launch import product_launch
 from tilesmith.kernels.hopper.layout import Configuration as Configuration
 from tilesmith.kernels.hopper.layout import (
@@ -43,6 +45,7 @@ from tilesmith.kernels.hopper.tiles import MAX_SPLIT_K, MIN_TILE, configurations
 from tilesmith.kernels.hopper.traits import WGMMA_M
 from tilesmith.kernels.operand import round_up
 
+_CAPABILITY: Final = (9, 0)
 _MIN_K: Final = 33  # torch rounds shorter sums less often than terms have bits for
 _INT_MAX: Final = 2**31 - 1
 
@@ -52,7 +55,7 @@ def serves(problem: Problem, device: Device) -> bool:
 
 
 def _rejects_type(problem: Problem, device: Device) -> str | None:
-    if device.capability != (9, 0):
+    if device.capability != _CAPABILITY:
         return f"needs compute capability 9.0, and {device.name} has {'.'.join(map(str, device.capability))}"
     has_float32 = torch.float32 in (problem.a.dtype, problem.b.dtype)
     if has_float32 and problem.accuracy not in SCHEMES:
@@ -97,7 +100,7 @@ def cheapest(problem: Problem, device: Device) -> Candidate | None:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every configuration that suits the product."""
     for c, layout in laid_out(problem, device):
-        if unsuited_to(layout, device, c) is None and wasteful(layout, c) is None:
+        if excluded(layout, device, c) is None:
             cycles = cost(layout, device, c).cycles
             yield Candidate(f"hopper {c}", cycles, partial(plan, problem, device, c, cycles))
 
@@ -105,7 +108,7 @@ def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The configurations that do not suit it, each with its reason."""
     for c, layout in laid_out(problem, device):
-        if reason := unsuited_to(layout, device, c) or wasteful(layout, c):
+        if reason := excluded(layout, device, c):
             yield Rejection(f"hopper {c}", reason)
 
 
@@ -208,3 +211,24 @@ def packing(problem: Problem, device: Device) -> Plan | None:
         cycles=preparation.cycles,
         details=partial(Details, preparation, None),
     )
+
+
+def kernels(device: Device) -> Iterator[Kernel]:
+    """Every kernel that a plan may have."""
+    if device.capability != _CAPABILITY:
+        return
+    half, single = (_sample(dtype, device) for dtype in (torch.bfloat16, torch.float32))
+    declared = {
+        is_fp32: (plan.product.kernel.parameters, plan.product.kernel.headers)
+        for is_fp32, plan in ((False, half), (True, single))
+    }
+    yield from every_product(device, declared)
+    yield from every_split(single.launches[0].kernel.parameters)
+    yield from realign.kernels()
+    yield from split_k_reduce.kernels()
+
+
+def _sample(dtype: torch.dtype, device: Device) -> Plan:
+    """A plan that has a launch before the one that multiplies: it shows how C++ declares parameters."""
+    a = torch.empty(64, 65, dtype=dtype, device="meta")
+    return plan(Problem.of(a, a.T), device, Configuration(64, 64))

@@ -42,7 +42,7 @@ struct Shared : Operands,
                 StagedResults<ResultStorer::shared_bytes>,
                 Barriers,
                 ColumnScales,
-                ColumnBias<bias_of == BiasOf::columns>,
+                ColumnBias<has_column_bias>,
                 TileExtents<plan::skips_zeros> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
@@ -106,9 +106,15 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
 
   bool special = false;
   if constexpr (plan::runs == Runs::if_in_range) {
-    const RangeStats a = total(p.a_range_stats, p.a_range_stats_count, Known<plan::a_k_chunks>());
-    const RangeStats b = total(p.b_range_stats, p.b_range_stats_count, Known<plan::b_k_chunks>());
-    const RangeCheck found = range_check(a, b, p.depth);
+    // In A's stages, which no neighbour fills.
+    auto& totals = reinterpret_cast<TotalOfBlocks<plan::threads>(&)[2]>(shared.a);
+    static_assert(sizeof(totals) <= sizeof(shared.a));
+    totals[0].put(p.a_range_stats, p.a_range_stats_count, p.a_k_chunks);
+    totals[1].put(p.b_range_stats, p.b_range_stats_count, p.b_k_chunks);
+    __syncthreads();
+    const RangeCheck found = range_check(totals[0].get(p.a_k_chunks), totals[1].get(p.b_k_chunks), p.depth);
+    ptx::async_proxy_fence();
+    __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x == 0)
       *p.range_check = found;
     if (found != RangeCheck::in_range)

@@ -42,7 +42,7 @@ struct Shared : Operands,
                 StagedResults<ResultStorer::shared_bytes>,
                 Barriers,
                 ColumnScales,
-                ColumnBias<bias_of == BiasOf::columns> {};
+                ColumnBias<has_column_bias> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Loads for every step of a tile along K a stage, which has A and the terms of B that it is multiplied with, if any.
@@ -103,7 +103,13 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32_rs(cons
       return;
     special = found == RangeCheck::special;
   } else {
-    only_counts = needs_full_range(total(p.b_range_stats, p.b_range_stats_count, Known<plan::b_k_chunks>()));
+    auto& total = reinterpret_cast<TotalOfBlocks<plan::threads>&>(shared.a);  // no neighbour fills these stages
+    static_assert(sizeof(total) <= sizeof(shared.a));
+    total.put(p.b_range_stats, p.b_range_stats_count, p.b_k_chunks);
+    __syncthreads();
+    only_counts = needs_full_range(total.get(p.b_k_chunks));
+    ptx::async_proxy_fence();
+    __syncthreads();
   }
 
   if (warp < 4) {

@@ -1,5 +1,6 @@
 """The launch that multiplies: the parameters of gemm.cu, gemm_fp32.cu and gemm_fp32_rs.cu."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final
@@ -7,6 +8,7 @@ from typing import Annotated, Any, Final
 from tilesmith.core.device import Device
 from tilesmith.core.params import (
     MAX_BATCH_DIMS,
+    TILE_K,
     Address,
     Aligned,
     Int32,
@@ -21,6 +23,7 @@ from tilesmith.core.params import (
 from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
 from tilesmith.kernels.epilogue import EpilogueParameters
 from tilesmith.kernels.fp32_split.terms import Findings, Split
+from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.layout import (
     Configuration,
@@ -30,7 +33,7 @@ from tilesmith.kernels.hopper.layout import (
     clusters_of,
     column_group,
 )
-from tilesmith.kernels.hopper.traits import OPERAND_BYTES, Scale, Tile, Traits, shared_memory
+from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store
 
 _RASTER_GROUP: Final = 8  # clusters of tile rows that are done together
@@ -138,6 +141,8 @@ class Fp32Parameters(_Common):
     range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
     a_range_stats_count: Int32
     b_range_stats_count: Int32
+    a_k_chunks: Int32  # that K was cut into where it was split into terms
+    b_k_chunks: Int32
     # What the product finds out of rows for every split, if it splits A: a_range_stats then are its own.
     split_exponents: Annotated[Pointer, to("int")]
     split_pitch: Int32
@@ -162,6 +167,8 @@ def _fp32(
         range_check=Address("workspace", layout.range_check),
         a_range_stats_count=a.blocks,
         b_range_stats_count=b.blocks,
+        a_k_chunks=a.row_block.k_chunks,
+        b_k_chunks=b.row_block.k_chunks,
         split_exponents=Address("workspace", a.scales.k_chunk_exponents) if traits.rs else None,
         split_pitch=a.scales.k_chunk_pitch,
     )
@@ -174,9 +181,9 @@ def _of_tiles(layout: Layout, traits: Traits, device: Device, c: Configuration) 
     tiles_m, tiles_n = cluster_tiles(p, c)
     k_steps, longer_parts = divmod(layout.k_steps, c.split_k)
     return {
-        "a": layout.a.tensor_map(c.tile_m, 1, p.batch),
-        "b": layout.b.tensor_map(traits.b_extent(c.tile_n), c.cluster, p.batch),
-        "out": out.tensor_map(own) if is_boxed else None,
+        "a": layout.a.tensor_map(c.tile_m, 1, p.batch, traits.batch_dims),
+        "b": layout.b.tensor_map(traits.b_extent(c.tile_n), c.cluster, p.batch, traits.batch_dims),
+        "out": out.tensor_map(own, traits.out_batch_dims) if is_boxed else None,
         "out_lines": OutputLines(
             first=None if is_boxed else Address(out.buffer, out.offset),
             stride=out.line_stride,
@@ -190,7 +197,8 @@ def _of_tiles(layout: Layout, traits: Traits, device: Device, c: Configuration) 
             batches=p.batches,
             k_steps=k_steps,
             longer_parts=longer_parts,
-            raster_group=1 if traits.only_stores else _RASTER_GROUP,  # memory prefers to be written along rows
+            # Where the output's way to memory decides: that prefers to be written along rows.
+            raster_group=1 if p.k <= TILE_K and not out.is_partial else _RASTER_GROUP,
             column_group=column_group(p, device, c.tile_n),
         ),
     }
@@ -201,7 +209,7 @@ def _of_batch(layout: Layout) -> dict[str, Any]:
     batch, out = layout.problem.batch, layout.out
     return {
         "out_is_partial": int(out.is_partial),
-        "out_batch_stride": _padded(() if out.is_partial else out.batch_strides),
+        "out_batch_stride": _padded(out.batch_strides),
         "batch_size": (*batch, *(1,) * (MAX_BATCH_DIMS - len(batch))),
         "a_moves": _padded(tuple([int(stride != 0) for stride in layout.a.batch_strides])),
         "b_moves": _padded(tuple([int(stride != 0) for stride in layout.b.batch_strides])),
@@ -237,8 +245,7 @@ def product_launch(
     ordinary values, if this one is for all others."""
     traits, tile = layout.traits, layout.tile(device, c)
     at_once, all_clusters = clusters_at_once(layout.problem, device, tile), clusters_of(layout, c)
-    if traits.out.itemsize == OPERAND_BYTES and all_clusters > at_once:
-        tile = tile._replace(store_waits=True)
+    tile = tile._replace(store_waits=catalogue.waits(traits, tile, all_clusters > at_once))
     parameters: ParameterBlock
     if layout.split is None:
         parameters = GemmParameters(**_of_tiles(layout, traits, device, c), **_of_batch(layout))
@@ -256,6 +263,17 @@ def product_launch(
         awaits_predecessor=True,
         multiplies=True,
     )
+
+
+def every_kernel(device: Device, parameters: dict[bool, tuple[str, tuple[str, ...]]]) -> Iterator[Kernel]:
+    """All that multiply. `parameters`: how C++ declares them, and the files that they need, by whether operands are
+    float32."""
+    for traits, tile in catalogue.every_tile(device):
+        runs = Runs.IF_OUT_OF_RANGE if traits.scale is Scale.EXPONENTS else Runs.IF_IN_RANGE
+        if traits.scale is Scale.NONE or (traits.rs and traits.scale is Scale.FACTORS):
+            runs = Runs.ALWAYS
+        declared = parameters[traits.scale is not Scale.NONE]
+        yield _kernel(traits, tile, runs, device.shared_bytes_per_block, declared)
 
 
 @cache

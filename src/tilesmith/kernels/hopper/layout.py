@@ -8,12 +8,13 @@ from typing import Final
 import torch
 
 from tilesmith.core.device import Device
-from tilesmith.core.params import TILE_K, Buffer
-from tilesmith.core.problem import EpilogueSpec, Problem
+from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K, Buffer
+from tilesmith.core.problem import ALIGNMENT, EpilogueSpec, Matrix, Problem
 from tilesmith.kernels import operand, output
-from tilesmith.kernels.epilogue import EpilogueConstants, elements_at_once
+from tilesmith.kernels.epilogue import Activation, elements_at_once
 from tilesmith.kernels.fp32_split import terms
 from tilesmith.kernels.fp32_split.terms import SCHEMES, Scheme, Schemes, Split
+from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper.traits import MAX_EXTENTS, OPERAND_BYTES, WGMMA_M, Scale, Tile, Traits
 from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, Operand, round_up
 from tilesmith.kernels.output import Output
@@ -80,7 +81,7 @@ class Layout:
         swap_ab, split_k = c.swap_ab, c.split_k
         p = fastest_first(problem.transposed if swap_ab else problem)
         end = 0
-        out = output.direct(p.out, p.batch) if split_k == 1 else None
+        out = _direct_output(p, _are_mn_major(p)) if split_k == 1 else None
         if out is None:
             out = output.partial(p.out, split_k * p.batches, end)
             end = round_up(out.bytes, WORKSPACE_ALIGNMENT)
@@ -121,7 +122,7 @@ class Layout:
     def sketched(cls, p: Problem, swap_ab: bool) -> "Layout":
         """The layout as the cost of a configuration depends on it: with nothing in its place in the workspace, and K in
         one part. `p`: the product as a Layout has it."""
-        out = output.direct(p.out, p.batch) or output.partial(p.out, p.batches, 0)
+        out = _direct_output(p, _are_mn_major(p)) or output.partial(p.out, p.batches, 0)
         pairs = ((p.a, sources_of(swap_ab)[0]), (p.b.transposed, sources_of(swap_ab)[1]))
         if schemes := schemes_of(p):
             scheme = schemes.ordinary
@@ -151,29 +152,38 @@ class Layout:
     @cached_property
     def traits(self) -> Traits:
         """What kernels for this layout are compiled for. A sketched one leaves out what no cost depends on."""
-        scheme, a, b, out = self.scheme, self.a, self.b, self.out
+        scheme, a, b, out, own = self.scheme, self.a, self.b, self.out, self.epilogue
         a_terms = b_terms = 1
         if scheme is not None:
             a_terms, b_terms = (scheme.terms_of(operand.matrix.dtype) for operand in (a, b))
+        # What runs seldom has few kernels, which take more than they need to.
+        is_rare = a_terms != b_terms or (scheme is not None and scheme.full_range)
+        walked = MAX_BATCH_DIMS if is_rare else operand.walked_dims(self.problem.batch)
+        aligned = out.aligned and not (scheme is not None and scheme.full_range)
+        is_narrow = scheme is None and out.dtype.itemsize == OPERAND_BYTES
+        is_simple = not is_rare and not out.is_partial and not out.along_m and own is None and walked <= 1
+        only_stores = is_simple and self.problem.k <= TILE_K and (is_narrow or (aligned and scheme is not None))
+        rs = scheme is not None and a.terms == 1 and a.dtype == torch.float32
+        is_plain = is_simple and not only_stores and (aligned if is_narrow else scheme is not None and not rs)
+        batch_dims = walked if is_plain else max(walked, 1)
         return Traits(
             operand=b.dtype,
             a_terms=a_terms,
             b_terms=b_terms,
             scale=Scale.NONE if scheme is None else Scale.EXPONENTS if scheme.full_range else Scale.FACTORS,
-            rs=scheme is not None and a.terms == 1 and a.dtype == torch.float32,
+            rs=rs,
             a_mn_major=a.mn_major,
             b_mn_major=b.mn_major,
-            batch_dims=operand.walked_dims(self.problem.batch),
-            out_batch_dims=operand.walked_dims(out.batch),
+            batch_dims=batch_dims,
+            out_batch_dims=1 if out.is_partial and aligned else batch_dims,
             out=out.dtype,
             out_along_m=out.along_m,
-            out_aligned=out.aligned,
-            only_stores=self.problem.k <= TILE_K and not out.is_partial,
-            epilogue=EpilogueConstants.of(self.epilogue),
-            residual_vector=self._residual_vector,
-            with_least_product=self.split is not None and a_terms == b_terms == 2 and self.problem.k <= SHORT_K,
-            a_k_chunks=1 if self.split is None else self.split[0].findings.row_block.k_chunks,
-            b_k_chunks=1 if self.split is None else self.split[1].findings.row_block.k_chunks,
+            out_aligned=aligned,
+            only_stores=only_stores,
+            has_epilogue=own is not None,
+            activation=Activation.of(own),
+            residual_vector=_residual_vector(own, out),
+            with_least_product=_with_least_product(scheme, a_terms, b_terms, self.problem.k),
         )
 
     def tile(self, device: Device, c: Configuration) -> Tile:
@@ -187,13 +197,60 @@ class Layout:
         """The epilogue of the kernel itself: where its sums are parts of K, the launch that adds them has it."""
         return None if self.out.is_partial else self.problem.epilogue
 
-    @property
-    def _residual_vector(self) -> int:
-        own, out = self.epilogue, self.out
-        if own is None or own.residual is None or own.activation is not None or out.along_m:
-            return 0
-        is_narrow = out.dtype.itemsize == own.residual.dtype.itemsize == OPERAND_BYTES
-        return elements_at_once(own.residual) if is_narrow and own.residual.column_stride == 1 else 0
+
+def _with_least_product(scheme: Scheme | None, a_terms: int, b_terms: int, k: int) -> bool:
+    """Whether of two terms each the product of the second ones counts too."""
+    return a_terms == b_terms == 2 and scheme is not None and (scheme.full_range or k <= SHORT_K)
+
+
+def _direct_output(p: Problem, are_mn_major: tuple[bool, bool]) -> Output | None:
+    """The output as it lies, if there are kernels that multiply and store it there with its epilogue. If not, partial
+    products are stored, and the launch that adds them does all the rest."""
+    out, own = output.direct(p.out, p.batch), p.epilogue
+    is_widened = torch.float32 not in (p.a.dtype, p.b.dtype) and p.out.dtype == torch.float32
+    if out is None or (is_widened and len(p.batch) > 1):
+        return None
+    if own is None:
+        return out
+    if own.bias is not None and (own.bias.column_stride if out.along_m else own.bias.row_stride):
+        return None  # it runs across the lines of the output
+    is_long, is_mixed = own.residual is not None or own.activation is not None, p.a.dtype != p.b.dtype
+    if own.residual is not None and not _can_read(own.residual, out, own.activation):
+        return None
+    if is_mixed or is_widened or len(p.batch) > 1 or (is_long and out.along_m):
+        return None
+    # What often has an epilogue is x @ weight.T, or x @ weight.
+    features, weight = are_mn_major[::-1] if out.along_m else are_mn_major
+    return None if features or (weight and own.activation is not None) else out
+
+
+def _can_read(residual: Matrix, out: Output, activation: str | None) -> bool:
+    """Whether kernels read such a residual: it has the output's type; and if it is added to sums that are rounded then,
+    rows whose elements are neighbours, which pass through shared memory."""
+    is_staged = out.dtype.itemsize == OPERAND_BYTES and activation is None
+    return residual.dtype == out.dtype and (residual.column_stride == 1 or not is_staged)
+
+
+def _are_mn_major(p: Problem) -> tuple[bool, bool]:
+    """Whether the lines of A and B, as a kernel reads them, run along M and N."""
+    return _is_mn_major(p.a), _is_mn_major(p.b.transposed)
+
+
+def _is_mn_major(matrix: Matrix) -> bool:
+    read = operand.direct(matrix, "a") if matrix.dtype != torch.float32 else None
+    return operand.runs_along_rows(matrix) if read is None else read.mn_major
+
+
+def _residual_vector(own: EpilogueSpec | None, out: Output) -> int:
+    """The elements that are read at once of a residual; 0 if there is none."""
+    if own is None or own.residual is None:
+        return 0
+    if own.activation is not None or not out.aligned:
+        return 1
+    at_once = elements_at_once(own.residual)
+    if out.dtype.itemsize == OPERAND_BYTES:  # it is staged: tile_residual.cuh
+        return at_once if at_once == ALIGNMENT // OPERAND_BYTES else 1
+    return min(at_once, 2)
 
 
 def _skips_zeros(problem: Problem, c: Configuration) -> bool:
@@ -203,7 +260,9 @@ def _skips_zeros(problem: Problem, c: Configuration) -> bool:
     if not p.skips_zeros or (schemes := schemes_of(p)) is None:
         return False
     is_plain = not p.batch and not (p.a.packed or p.b.packed) and p.a.dtype == p.b.dtype
-    is_whole = not c.rs and c.split_k == 1 and p.k > TILE_K
+    is_whole = not c.rs and c.split_k == 1 and p.k > TILE_K and p.epilogue is None
+    if not catalogue.may_skip_zeros((c.tile_m, c.tile_n, c.cluster)):
+        return False
     return schemes.ordinary.terms > 1 and is_plain and is_whole and sum(cluster_tiles(p, c)) <= MAX_EXTENTS
 
 
@@ -229,9 +288,8 @@ def clusters_at_once(problem: Problem, device: Device, tile: Tile) -> int:
 def stationary_b(layout: Layout, device: Device, c: Configuration) -> bool:
     """A block keeps to its columns, and loads their tile of B once: less to read where the store decides."""
     p = layout.problem
-    if p.k > TILE_K or layout.out.is_partial or c.cluster > 1 or p.batches > 1:
-        return False
-    if layout.scheme is not None and layout.scheme.full_range:
+    may_stay = catalogue.may_stay_with_b(c.tile_m, c.tile_n) and layout.traits.only_stores
+    if c.cluster > 1 or p.batches > 1 or not may_stay:
         return False
     return _blocks_with_stationary_b(p, device, c.tile_n) >= _MIN_SHARE_OF_SMS * device.sm_count
 

@@ -12,16 +12,12 @@
 
 namespace tilesmith {
 
-// What is read and staged at once: one, two or eight elements of a line.
+// What is read and staged at once: one or eight elements of a line.
 template <int elements>
 struct Bits16;
 template <>
 struct Bits16<1> {
   using type = unsigned short;
-};
-template <>
-struct Bits16<2> {
-  using type = unsigned;
 };
 template <>
 struct Bits16<8> {

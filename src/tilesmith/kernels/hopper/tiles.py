@@ -73,7 +73,8 @@ def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
 
 def may_be_rs(problem: Problem) -> bool:
     is_packed, is_mixed = problem.a.packed or problem.b.packed, problem.a.dtype != problem.b.dtype
-    return _promotes(problem) and not is_packed and not is_mixed
+    is_plain = problem.epilogue is None and len(problem.batch) <= 1
+    return _promotes(problem) and not is_packed and not is_mixed and is_plain
 
 
 def _promotes(problem: Problem) -> bool:

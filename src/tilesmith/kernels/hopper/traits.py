@@ -6,7 +6,7 @@ import torch
 
 from tilesmith.core.params import TILE_K, KernelEnum
 from tilesmith.kernels import operand, output
-from tilesmith.kernels.epilogue import BiasOf, EpilogueConstants
+from tilesmith.kernels.epilogue import Activation
 from tilesmith.kernels.fp32_split.terms import EXTENT_BYTES
 from tilesmith.kernels.operand import round_up
 from tilesmith.kernels.output import Staging
@@ -16,6 +16,9 @@ MAX_PROMOTED_TILE_N: Final = 192  # columns of a tile that has two sets of sums
 OPERAND_BYTES: Final = 2
 MAX_EXTENTS: Final = 512  # of rows and columns of tiles, in shared memory
 _MAX_STAGES: Final = 24
+_MIN_STAGES: Final = 2
+_MAX_CONSUMERS: Final = 2  # whose threads have registers for anything
+_SWIZZLE_LINES: Final = 8  # the swizzle's pattern repeats after these
 _BARRIER_BYTES: Final = 16  # of a stage
 _SCALE_BYTES: Final = 4  # of a column
 _BIAS_BYTES: Final = 4
@@ -46,11 +49,10 @@ class Traits(NamedTuple):
     out_along_m: bool
     out_aligned: bool
     only_stores: bool  # K is one step: the output's way to memory decides
-    epilogue: EpilogueConstants
-    residual_vector: int  # elements of a residual that are read at once, if it is staged: tile_residual.cuh. Else 0
+    has_epilogue: bool
+    activation: Activation
+    residual_vector: int  # elements of a residual that are read at once; 0 if there is none
     with_least_product: bool = False  # of two terms, the product of the second ones counts too
-    a_k_chunks: int = 1  # that K was cut into where it was split into terms
-    b_k_chunks: int = 1
 
     @property
     def terms(self) -> int:
@@ -65,6 +67,32 @@ class Traits(NamedTuple):
     def b_atom_width(self, extent: int) -> int:
         """The length of a line of B in shared memory; 0 if a tile of this extent has none."""
         return operand.atom_width(self.b_mn_major, OPERAND_BYTES, extent)
+
+    @property
+    def min_stages(self) -> int:
+        """The fewest that a ring works with."""
+        return _MIN_STAGES if self.rs else max(_MIN_STAGES, self.terms + 1)
+
+    def unsuited(self, tile: "Tile") -> str | None:
+        """Why no kernel for such products can have this tile; None if one can."""
+        if tile.consumers > _MAX_CONSUMERS and (reason := self._needs_registers):
+            return f"a tile of {tile.m} rows has no registers for {reason}"
+        extent = self.b_extent(tile.n)
+        if self.b_atom_width(extent) == 0:
+            return f"{tile.n} columns are too few for a B that is stored by rows"
+        if (TILE_K if self.b_mn_major else extent) % (_SWIZZLE_LINES * tile.cluster):
+            return f"a tile of {tile.n} columns cannot be shared by {tile.cluster} blocks"
+        return None
+
+    @property
+    def _needs_registers(self) -> str | None:
+        """What takes more of them than 16-bit products do."""
+        if self.scale is not Scale.NONE:
+            return "float32 operands"
+        if self.residual_vector:
+            return "a residual"
+        is_wide = self.out.itemsize > OPERAND_BYTES
+        return "float32 results in lines that are not aligned" if is_wide and not self.out_aligned else None
 
     def staging(self, tile_n: int) -> Staging:
         """How tiles of this width pass through shared memory."""
@@ -105,7 +133,7 @@ def shared_memory(traits: Traits, tile: Tile, most: int) -> tuple[int, int]:
     once = tile.m * own.buffers * (own.chunk * traits.out.itemsize + own.padding)
     if traits.scale is not Scale.NONE:
         once += tile.consumers * tile.n * _SCALE_BYTES
-    if traits.epilogue.bias_of is BiasOf.COLUMNS:
+    if traits.has_epilogue and not traits.out_along_m:
         once += tile.consumers * tile.n * _BIAS_BYTES
     once += tile.skips_zeros * MAX_EXTENTS * EXTENT_BYTES
     a_bytes, b_bytes = (rows * TILE_K * OPERAND_BYTES for rows in (tile.m, traits.b_extent(tile.n)))

@@ -1,7 +1,7 @@
 """The CUDA cores: every type and stride, on every GPU."""
 
 from tilesmith.kernels.family import Family
-from tilesmith.kernels.simt import family, words
+from tilesmith.kernels.simt import catalogue, family, words
 
 FAMILIES = (
     Family(
@@ -12,6 +12,7 @@ FAMILIES = (
         exclusions=family.exclusions,
         launch_words=words.launch_words,
         sum_words=words.sum_words,
+        kernels=catalogue.kernels,
         general_kernels=family.general_kernels,
         is_fallback=True,
     ),

@@ -19,6 +19,7 @@
 #include "element.cuh"
 #include "kernels/epilogue.cuh"
 #include "kernels/simt/staged_tile.cuh"
+#include "ptx/warp.cuh"
 #include "scheduler.cuh"
 
 namespace tilesmith {
@@ -26,7 +27,6 @@ namespace tilesmith {
 using plan::Accumulator;
 using plan::Element;
 using plan::Index;
-using plan::Output;
 using plan::Parameters;
 
 constexpr int lanes_m = plan::lanes_m, lanes_n = plan::lanes_n;
@@ -36,8 +36,6 @@ constexpr int warp_n = lanes_n * plan::thread_n;
 constexpr int warps_n = plan::tile_n / warp_n;
 static_assert(plan::tile_k % 2 == 0);
 static_assert(plan::tile_m / warp_m * warps_n * 32 == plan::threads);
-
-using OwnEpilogue = Epilogue<Output, plan::batch_dims>;
 
 struct Shared {
   Accumulator a[2][plan::tile_k][plan::a_pitch];
@@ -74,12 +72,113 @@ __device__ __forceinline__ int group_offset(int lane, int i) {
   return i / group * lanes * group + lane * group + i % group;
 }
 
-// Adds what the output has. Not of all types, but then the plan does not allow it.
-template <bool may_add, int width>
-__device__ __forceinline__ void add(Vector<Output, width>& stored, const Vector<Output, width>& there) {
-  if constexpr (may_add)
+// Calls `move` with each dimension of the batch, and the index of this block's matrix in it.
+template <typename Move>
+__device__ __forceinline__ void for_batch_index(const Parameters& p, long long matrix, const Move& move) {
+#pragma unroll 1
+  for (int d = p.batch_dims - 1; d >= 0; --d) {
+    move(d, matrix % p.batch[d].size);
+    matrix /= p.batch[d].size;
+  }
+}
+
+// A thread's sums, and where the first of them belongs in the output.
+using Sums = Accumulator[plan::thread_m][plan::thread_n];
+struct Corner {
+  Index m, n;
+};
+
+// Stores them, of which those are inside that have smaller indices than the output's sizes.
+template <int width, typename Output>
+__device__ __forceinline__ void store(const Sums& sum, Output* out, Corner first, const Parameters& p) {
+  const Index m = p.m, n = p.n;
 #pragma unroll
-    for (int e = 0; e < width; ++e) stored.element[e] += there.element[e];
+  for (int i = 0; i < plan::thread_m; ++i) {
+    const Index row = first.m + group_offset<lanes_m>(0, i);
+#pragma unroll
+    for (int j = 0; j < plan::thread_n; j += width) {
+      const Index column = first.n + group_offset<lanes_n>(0, j);
+      Vector<Output, width> stored;
+#pragma unroll
+      for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
+      if (row < m && column < n) {
+        auto* const to = reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n);
+        if constexpr (plan::may_add)
+          if (p.adds)
+#pragma unroll
+            for (int e = 0; e < width; ++e) stored.element[e] += to->element[e];
+        *to = stored;
+      }
+    }
+  }
+}
+
+template <Activation which, typename OwnEpilogue>
+__device__ __forceinline__ void activate(Accumulator (&sums)[plan::thread_n]) {
+#pragma unroll
+  for (Accumulator& x : sums) x = OwnEpilogue::template with_activation<which>(x);
+}
+
+// The epilogue of a thread's sums in one row. They take each step together: what kind of step it is, is asked once.
+template <typename OwnEpilogue>
+__device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Accumulator (&sums)[plan::thread_n], Index row,
+                                      Index first_n, const Parameters& p) {
+  const Index n = p.n;
+  const bool of_rows = epilogue.is_bias_of_rows();
+#pragma unroll
+  for (int j = 0; j < plan::thread_n; ++j) {
+    const Index column = first_n + group_offset<lanes_n>(0, j);
+    if (column < n)
+      sums[j] = epilogue.before_activation(sums[j], epilogue.bias_at(of_rows ? row : column));
+  }
+  switch (static_cast<Activation>(p.epilogue.activation)) {
+    case Activation::relu:
+      activate<Activation::relu, OwnEpilogue>(sums);
+      break;
+    case Activation::gelu:
+      activate<Activation::gelu, OwnEpilogue>(sums);
+      break;
+    case Activation::gelu_tanh:
+      activate<Activation::gelu_tanh, OwnEpilogue>(sums);
+      break;
+    case Activation::silu:
+      activate<Activation::silu, OwnEpilogue>(sums);
+      break;
+    default:
+      break;
+  }
+  if (epilogue.has_residual())
+#pragma unroll
+    for (int j = 0; j < plan::thread_n; ++j) {
+      const Index column = first_n + group_offset<lanes_n>(0, j);
+      if (column < n)
+        sums[j] = epilogue.with_residual(sums[j], epilogue.residual_at(row, column));
+    }
+}
+
+// The same with the epilogue, in vectors as wide as the output has them.
+template <typename Output>
+__device__ __forceinline__ void finish(Sums& sum, Corner first, const Parameters& p) {
+  Output* out = static_cast<Output*>(p.out);
+  Epilogue<Output, 1> epilogue(p.epilogue);
+  const long long matrix = ptx::forgotten(blockIdx.y) + static_cast<long long>(gridDim.y) * blockIdx.z;
+  for_batch_index(p, matrix, [&](int d, long long index) {
+    out += index * p.batch[d].out_stride;
+    epilogue.move_along(d, index);
+  });
+  if constexpr (has_epilogue) {
+    const Index m = p.m;
+#pragma unroll
+    for (int i = 0; i < plan::thread_m; ++i)
+      if (const Index row = first.m + group_offset<lanes_m>(0, i); row < m)
+        apply(epilogue, sum[i], row, first.n, p);
+  }
+  if (p.out_vector == group)
+    store<group>(sum, out, first, p);
+  else if (group > 2 && p.out_vector == 2)
+    store<2>(sum, out, first, p);
+  else
+    store<1>(sum, out, first, p);
 }
 
 extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
@@ -89,23 +188,13 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 
   const Element* a = p.a;
   const Element* b = p.b;
-  Output* out = p.out;
-  OwnEpilogue epilogue(p.epilogue);
-  if constexpr (plan::batch_dims > 0) {
-    long long index[plan::batch_dims > 0 ? plan::batch_dims : 1];
-    long long batch = blockIdx.y + static_cast<long long>(gridDim.y) * blockIdx.z;
-    if (batch >= p.batches)
-      return;
-#pragma unroll
-    for (int d = plan::batch_dims - 1; d >= 0; --d) {
-      const long long i = index[d] = batch % p.batch[d].size;
-      batch /= p.batch[d].size;
-      a += i * p.batch[d].a_stride;
-      b += i * p.batch[d].b_stride;
-      out += i * p.batch[d].out_stride;
-    }
-    epilogue.move_to(index);
-  }
+  const long long matrix = blockIdx.y + static_cast<long long>(gridDim.y) * blockIdx.z;
+  if (matrix >= p.batches)
+    return;
+  for_batch_index(p, matrix, [&](int d, long long index) {
+    a += index * p.batch[d].a_stride;
+    b += index * p.batch[d].b_stride;
+  });
 
   const Index m = p.m, n = p.n, k = p.k;
   TileCoordinate tile = grouped_tile(blockIdx.x, p.tiles_m, p.tiles_n, plan::raster_group);
@@ -165,28 +254,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     }
   }
 
-  constexpr int width = plan::out_vector;
-#pragma unroll
-  for (int i = 0; i < plan::thread_m; ++i) {
-    const Index row = first_m + warp_first_m + group_offset<lanes_m>(lane_m, i);
-#pragma unroll
-    for (int j = 0; j < plan::thread_n; j += width) {
-      const Index column = first_n + warp_first_n + group_offset<lanes_n>(lane_n, j);
-      if constexpr (has_epilogue)
-        if (row < m && column < n)
-#pragma unroll
-          for (int e = 0; e < width; ++e) sum[i][j + e] = epilogue.of(sum[i][j + e], row, column + e);
-      Vector<Output, width> stored;
-#pragma unroll
-      for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
-      if (row < m && column < n) {
-        auto* const to = reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n);
-        if (plan::may_add && p.adds)
-          add<plan::may_add>(stored, *to);
-        *to = stored;
-      }
-    }
-  }
+  const Corner first = {first_m + warp_first_m + group_offset<lanes_m>(lane_m, 0),
+                        first_n + warp_first_n + group_offset<lanes_n>(lane_n, 0)};
+  if (sizeof(plan::WideOutput) > sizeof(Element) && p.out_is_wide)
+    finish<plan::WideOutput>(sum, first, p);
+  else
+    finish<Element>(sum, first, p);
 }
 
 }  // namespace tilesmith
