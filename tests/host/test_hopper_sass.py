@@ -87,14 +87,15 @@ LARGE = [(192, 160), (128, 224), (128, 192)]
 def cases() -> list[Case]:
     """The largest tiles with every way to store, large ones with every other, and every fifth one where registers
     abound; all else is drawn."""
-    draw = random.Random(3)
+    draw = random.Random(18)
     found = []
     for (i, tile), (j, (out, wide)) in itertools.product(enumerate(tiles.TILES), enumerate(STORES)):
         if (i + j) % (1 if tile in LARGEST else 2 if tile in LARGE else 5) == 0:
             layout = draw.choice(LAYOUTS if tile[1] > 8 else ["nt", "tt"])
             dtype = draw.choice([torch.bfloat16, torch.float16])
             cluster = draw.choice([1, 2] if tile[1] > 8 else [1])
-            found.append(Case(tile, out, wide, layout, dtype, cluster, draw.randrange(4), draw.random() < 0.5))
+            rank = draw.randrange(4) % (2 if wide else 4)  # wide results of more dimensions are partial products first
+            found.append(Case(tile, out, wide, layout, dtype, cluster, rank, draw.random() < 0.5))
     return [case for case in found if case.is_suited]
 
 
@@ -121,7 +122,7 @@ def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:
     stores = {(c.out_store, c.out_along_m, c.Output == "float") for c in kernels}
     # Sums of terms alone are stored directly: see test_terms.py.
     ways = itertools.product(set(Store) - {Store.DIRECT}, (False, True), (False, True))
-    assert stores == set(ways) - {(Store.VECTORS, True, wide) for wide in (False, True)}
+    assert stores == {(store, *way) for store, *way in ways if store is not Store.VECTORS or way == [False, False]}
     assert {c.batch_dims for c in kernels} == {0, 1, 3}
     assert {c.store_waits for c in kernels} == {False, True}
     assert {c.out_batch_dims for c in kernels} == {0, 1, 3}

@@ -205,6 +205,9 @@ def kernel_of(problem: Problem, tile: Tile, reads: Reads) -> Kernel:
 def kernel(dtype: torch.dtype, tile: Tile, reads: Reads, has_epilogue: bool, *, may_add: bool = False) -> Kernel:
     """The kernel of these constants. `may_add`: it can be told to add to what the output has."""
     kind = _TYPES[dtype]
+    counts_wide = tile.wide_index and reads.vectors == (1, 1)
+    # Steps of 64 bits along both operands take a few registers more than three blocks of float32 leave.
+    needs_registers = counts_wide and reads.a_along_k and reads.b_along_k and dtype == torch.float32
     # Vectors along K are scattered down the rows: the padding puts those rows in different banks.
     a_pitch = tile.m + 4 if reads.a_along_k else tile.m
     b_pitch = tile.n + 4 if reads.b_along_k else tile.n
@@ -212,13 +215,13 @@ def kernel(dtype: torch.dtype, tile: Tile, reads: Reads, has_epilogue: bool, *, 
         Element=kind.element,
         WideOutput=kind.wide_output,
         Accumulator=kind.accumulator,
-        Index="long long" if tile.wide_index and reads.vectors == (1, 1) else "int",
+        Index="long long" if counts_wide else "int",
         tile_m=tile.m,
         tile_n=tile.n,
         tile_k=tile.k,
         thread_m=tile.thread_m,
         thread_n=tile.thread_n,
-        blocks_per_sm=tile.blocks_per_sm,
+        blocks_per_sm=tile.blocks_per_sm - needs_registers,
         a_along_k=reads.a_along_k,
         a_vector=reads.vectors[0],
         a_pitch=a_pitch,
