@@ -175,18 +175,20 @@ class Epilogue {
     else
       return activated<which>(x);
   }
-  __device__ __forceinline__ Value with_activation(Value x) const {
+  // The same of some results together: which activation it is, is asked once.
+  template <int count>
+  __device__ __forceinline__ void activate(Value (&x)[count]) const {
     switch (static_cast<Activation>(p_.activation)) {
       case Activation::relu:
-        return with_activation<Activation::relu>(x);
+        return activate_all<Activation::relu>(x);
       case Activation::gelu:
-        return with_activation<Activation::gelu>(x);
+        return activate_all<Activation::gelu>(x);
       case Activation::gelu_tanh:
-        return with_activation<Activation::gelu_tanh>(x);
+        return activate_all<Activation::gelu_tanh>(x);
       case Activation::silu:
-        return with_activation<Activation::silu>(x);
+        return activate_all<Activation::silu>(x);
       default:
-        return x;
+        return;
     }
   }
 
@@ -212,13 +214,21 @@ class Epilogue {
     const Sum x = before_activation(sum, addends.bias);
     if (p_.activation == static_cast<int>(Activation::none))  // then nothing is rounded yet
       return static_cast<Value>(has_residual() ? with_residual(x, addends.residual) : x);
-    const Value result = with_activation(static_cast<Value>(x));
-    return has_residual() ? with_residual(result, addends.residual) : result;
+    Value result[] = {static_cast<Value>(x)};
+    activate(result);
+    return has_residual() ? with_residual(result[0], addends.residual) : result[0];
   }
   // The same of an element that is inside the output.
   template <typename Sum>
   __device__ __forceinline__ Value of(Sum sum, long long m, long long n) const {
     return of(sum, addends(m, n, true));
+  }
+
+ private:
+  template <Activation which, int count>
+  static __device__ __forceinline__ void activate_all(Value (&x)[count]) {
+#pragma unroll
+    for (Value& each : x) each = with_activation<which>(each);
   }
 };
 

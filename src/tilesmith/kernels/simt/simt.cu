@@ -113,13 +113,7 @@ __device__ __forceinline__ void store(const Sums& sum, Output* out, Corner first
   }
 }
 
-template <Activation which, typename OwnEpilogue>
-__device__ __forceinline__ void activate(Accumulator (&sums)[plan::thread_n]) {
-#pragma unroll
-  for (Accumulator& x : sums) x = OwnEpilogue::template with_activation<which>(x);
-}
-
-// The epilogue of a thread's sums in one row. They take each step together: what kind of step it is, is asked once.
+// The epilogue of a thread's sums in one row, which take each step together.
 template <typename OwnEpilogue>
 __device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Accumulator (&sums)[plan::thread_n], Index row,
                                       Index first_n, const Parameters& p) {
@@ -131,22 +125,7 @@ __device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Accumulator (
     if (column < n)
       sums[j] = epilogue.before_activation(sums[j], epilogue.bias_at(of_rows ? row : column));
   }
-  switch (static_cast<Activation>(p.epilogue.activation)) {
-    case Activation::relu:
-      activate<Activation::relu, OwnEpilogue>(sums);
-      break;
-    case Activation::gelu:
-      activate<Activation::gelu, OwnEpilogue>(sums);
-      break;
-    case Activation::gelu_tanh:
-      activate<Activation::gelu_tanh, OwnEpilogue>(sums);
-      break;
-    case Activation::silu:
-      activate<Activation::silu, OwnEpilogue>(sums);
-      break;
-    default:
-      break;
-  }
+  epilogue.activate(sums);
   if (epilogue.has_residual())
 #pragma unroll
     for (int j = 0; j < plan::thread_n; ++j) {
