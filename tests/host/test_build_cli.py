@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from tilesmith.cli import INTERRUPTED, main
+from tilesmith.cli import INTERRUPTED, UnusableError, main
+from tilesmith.core import device as devices
 from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel
 from tilesmith.core.problem import Problem
@@ -78,6 +80,26 @@ def test_a_build_of_no_product_has_every_kernel(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(compiler, "_compile", lambda text, arch: (text.encode(), ""))
     file = tmp_path / "kernels.archive"
     result = CliRunner().invoke(main, ["build", "--arch", ARCH, "--output", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["kernels"] == len(some)
+
+
+def test_an_architecture_that_no_known_gpu_has_is_built_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "kernels.archive"
+    arguments = ["build", "--arch", "sm_86", "--output", str(file), "--json"]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == UnusableError.exit_code and "build it there" in refused.stderr
+    assert not file.exists()
+    some = list(expected())
+    here = replace(named("a100"), name="another", capability=(8, 6))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(devices, "installed", lambda index: here)
+    monkeypatch.setattr("tilesmith.cli.build.catalogue", lambda gpu: some if gpu == here else [])
+    monkeypatch.setattr(compiler, "_compile", lambda text, arch: (text.encode(), ""))
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["kernels"] == len(some)
 

@@ -93,13 +93,22 @@ def _arch_here() -> str:
 
 
 def _kernels(arch: str, products: list[Product], accuracy: str | None) -> list[Kernel]:
-    """The kernels of these products on all GPUs that we know of this architecture; if there are none, all that such
-    GPUs have."""
-    gpus = [gpu for gpu in devices.KNOWN_GPUS.values() if gpu.arch == arch]
+    """The kernels of these products on GPUs of this architecture; if there are none, all that such GPUs have."""
+    gpus = _gpus(arch)
     if not products:
         return list(dict.fromkeys(kernel for gpu in gpus for kernel in catalogue(gpu)))
     plans = (_planned(product, accuracy, gpu) for product in products for gpu in gpus)
     return list(dict.fromkeys(launch.kernel for plan in plans for launch in plan.launches))
+
+
+def _gpus(arch: str) -> list[devices.Device]:
+    """All that we know of this architecture, or else the one that is here."""
+    known = [gpu for gpu in devices.KNOWN_GPUS.values() if gpu.arch == arch]
+    if not known and torch.cuda.is_available():
+        known = [gpu for gpu in (devices.installed(torch.cuda.current_device()),) if gpu.arch == arch]
+    if not known:
+        raise UnusableError(f"what a GPU of {arch} needs is known only where there is one: build it there")
+    return known
 
 
 def _planned(product: Product, accuracy: str | None, gpu: devices.Device) -> Plan:
