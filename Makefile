@@ -51,7 +51,8 @@ fuzz-gpu soak-gpu: $(VENV)/ready
 results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
 
-# A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but an hour of one core.
+# A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but about a second of a core
+# for each of thousands.
 ARCHIVE := src/tilesmith/archives/sm_90a.archive
 MAX_WHEEL_KB := 40000
 wheel: $(VENV)/ready
