@@ -31,8 +31,6 @@ from tilesmith.kernels.fp32_split.terms import (
     BLOCKS_PER_SM,
     MAX_PARTS,
     MAX_ROWS,
-    ROW_COUNTS,
-    SAMPLED_ROWS,
     SCHEMES,
     RowBlock,
     Scheme,
@@ -69,7 +67,6 @@ class KindConstants(KernelConstants):
     terms: int
     mn_major: bool
     access: Access
-    rows: int  # of a row block, where lines run along K; none if the parameters tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,20 +236,18 @@ def _launch(
     return KernelLaunch(kernel, parameters, grid=(blocks, 1, 1), awaits_predecessor=True)
 
 
-Kind = tuple[torch.dtype, bool, Access, int]  # of an operand: what its constants are made of
+Kind = tuple[torch.dtype, bool, Access]  # of an operand: what its constants are made of
 
 
 def _kind(split: Split, access: Access) -> Kind:
-    mn_major = split.terms.mn_major
-    rows = 0 if mn_major or access is Access.ANY else split.findings.row_block.rows
-    return split.terms.matrix.dtype, mn_major, access, rows
+    return split.terms.matrix.dtype, split.terms.mn_major, access
 
 
 @cache
 def _kernel(kinds: tuple[Kind, Kind], scheme: Scheme, finds_extents: bool, a_is_rs: bool, parameters: str) -> Kernel:
     a, b = (
-        KindConstants(Source=CUDA_TYPES[dtype], terms=scheme.terms_of(dtype), mn_major=major, access=access, rows=rows)
-        for dtype, major, access, rows in kinds
+        KindConstants(Source=CUDA_TYPES[dtype], terms=scheme.terms_of(dtype), mn_major=mn_major, access=access)
+        for dtype, mn_major, access in kinds
     )
     constants = Constants(
         full_range=scheme.full_range,
@@ -282,14 +277,13 @@ def _every_case(schemes: Schemes) -> Iterator[tuple[Scheme, bool, bool, tuple[Ki
             yield ordinary, False, False, kinds
     if has_terms:
         for access in either:
-            sampled = [kind for kind in _kinds(access) if kind[3] in (0, SAMPLED_ROWS)]
-            for kinds in itertools.product(sampled, _kinds(access)):
+            for kinds in itertools.product(_kinds(access), _kinds(access)):
                 yield ordinary, False, True, kinds
     for a, b in itertools.product((torch.float32, torch.float16, torch.bfloat16), repeat=2):
         if torch.float32 not in (a, b):
             continue
         for a_major, b_major in itertools.product((False, True), repeat=2):
-            any_kinds = ((a, a_major, Access.ANY, 0), (b, b_major, Access.ANY, 0))
+            any_kinds = ((a, a_major, Access.ANY), (b, b_major, Access.ANY))
             for scheme in (ordinary, schemes.full_range):
                 yield scheme, False, False, any_kinds
                 if a == b and has_terms:
@@ -299,7 +293,7 @@ def _every_case(schemes: Schemes) -> Iterator[tuple[Scheme, bool, bool, tuple[Ki
 
 
 def _kinds(access: Access) -> list[Kind]:
-    return [(torch.float32, True, access, 0), *((torch.float32, False, access, rows) for rows in ROW_COUNTS)]
+    return [(torch.float32, mn_major, access) for mn_major in (False, True)]
 
 
 def _access(split: Split) -> Access:

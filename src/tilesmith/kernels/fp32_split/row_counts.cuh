@@ -21,8 +21,8 @@ template <typename Kind>
 struct RowCounts {
   static constexpr int own_rows = Kind::own_rows;
 
-  unsigned peak[own_rows];   // of the finite values as they are
-  unsigned large[own_rows];  // in 32nds
+  unsigned peak[own_rows];  // of the finite values as they are
+  float large[own_rows];    // in 32nds
   unsigned inexact[own_rows];
   bool special;  // an infinity or a NaN
   // Of the last few steps, as pairs of float16.
@@ -32,24 +32,44 @@ struct RowCounts {
   // Adds what the pairs have counted of these values to the rest.
   __device__ __forceinline__ void flush(const BatchOf<Kind>& x, const float (&undo)[own_rows]) {
 #pragma unroll
-    for (int i = 0; i < vector; ++i) {
-      const float size = half_of(peak_pairs, i);
-      large[i % own_rows] += static_cast<unsigned>(half_of(large_pairs, i));
-      if (0x1p-14f <= size && size < 65504.0f)
-        peak[i % own_rows] = max(peak[i % own_rows], __float_as_uint(size * undo[i % own_rows]));
-      else
-        for (int step = 0; step < Kind::at_once; ++step) {
-          const unsigned exact = size_of(widen<float>(x.step[step].element[i]));
-          special |= exact >= infinity;
-          peak[i % own_rows] = max(peak[i % own_rows], exact < infinity ? exact : 0);
-        }
+    for (int i = 0; i < vector; ++i) large[i % own_rows] += half_of(large_pairs[i / 2], i % 2);
+    if constexpr (own_rows == 1) {
+      unsigned largest = ptx::half_pair_max_or_nan(peak_pairs[0], peak_pairs[1]);
+      largest = ptx::half_pair_max_or_nan(largest, largest >> 16);
+      note_peak<0, vector>(x, half_of(largest, 0), undo[0]);
+    } else {
+      note_peaks(x, undo);
     }
 #pragma unroll
     for (int i = 0; i < vector / 2; ++i) large_pairs[i] = peak_pairs[i] = 0;
   }
 
-  static __device__ __forceinline__ float half_of(const unsigned (&pairs)[vector / 2], int i) {
-    return ptx::half_to_float(static_cast<unsigned short>(pairs[i / 2] >> i % 2 * 16));
+  // A row's part of the values has this peak, scaled: half precision does, or they are read again.
+  template <int first, int count>
+  __device__ __forceinline__ void note_peak(const BatchOf<Kind>& x, float scaled, float undo) {
+    unsigned& own = peak[first % own_rows];
+    if (0x1p-14f <= scaled && scaled < 65504.0f) {
+      own = max(own, __float_as_uint(scaled * undo));
+      return;
+    }
+    for (const auto& step : x.step)
+#pragma unroll
+      for (int i = first; i < first + count; ++i) {
+        const unsigned exact = size_of(widen<float>(step.element[i]));
+        special |= exact >= infinity;
+        own = max(own, exact < infinity ? exact : 0);
+      }
+  }
+  template <int row = 0>
+  __device__ __forceinline__ void note_peaks(const BatchOf<Kind>& x, const float (&undo)[own_rows]) {
+    if constexpr (row < own_rows) {
+      note_peak<row, 1>(x, half_of(peak_pairs[row / 2], row % 2), undo[row]);
+      note_peaks<row + 1>(x, undo);
+    }
+  }
+
+  static __device__ __forceinline__ float half_of(unsigned pair, int which) {
+    return ptx::half_to_float(static_cast<unsigned short>(pair >> which * 16));
   }
 };
 

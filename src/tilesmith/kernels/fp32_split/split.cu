@@ -28,8 +28,8 @@
 
 namespace tilesmith {
 
-using KindOfA = Kind<plan::a::Source, plan::a::terms, plan::a::mn_major, plan::a::access, plan::a::rows>;
-using KindOfB = Kind<plan::b::Source, plan::b::terms, plan::b::mn_major, plan::b::access, plan::b::rows>;
+using KindOfA = Kind<plan::a::Source, plan::a::terms, plan::a::mn_major, plan::a::access>;
+using KindOfB = Kind<plan::b::Source, plan::b::terms, plan::b::mn_major, plan::b::access>;
 
 // `only_scales`: the product makes its own terms.
 template <typename Kind, bool only_scales = false>

@@ -100,7 +100,10 @@ class Task {
         [](unsigned* at, unsigned value) { atomicMax(at, value); });
     const auto sum = [](unsigned a, unsigned b) { return a + b; };
     const auto add = [](int* at, unsigned value) { atomicAdd(at, static_cast<int>(value)); };
-    share<mn_major>(counts.large, Kind::lanes(o_), shared.large[parity], row_, sum, add);
+    unsigned large[own_rows];
+#pragma unroll
+    for (int i = 0; i < own_rows; ++i) large[i] = static_cast<unsigned>(counts.large[i]);
+    share<mn_major>(large, Kind::lanes(o_), shared.large[parity], row_, sum, add);
     share<mn_major>(counts.inexact, Kind::lanes(o_), shared.inexact[parity], row_, sum, add);
     __syncthreads();
     count_rows(shared, parity);

@@ -58,9 +58,8 @@ _SCALE_PADDING: Final = 256  # rows past the last one that a tile may ask for
 BLOCKS_PER_SM: Final = 3
 MAX_ROWS: Final = 64
 SAMPLED_ROWS: Final = 8
-_MANY_ROWS: Final = (32, 8, 4)  # of a block that has long lines, if there are enough for all
-FEW_ROWS: Final = (1, 8)  # if there are not: of long lines, and of short ones
-ROW_COUNTS: Final = tuple(sorted({*_MANY_ROWS, *FEW_ROWS}))
+_MANY_ROWS: Final = (32, 16, 8, 4, 2)  # of a block, if there are enough for all
+_FEW_ROWS: Final = (1, 8)  # if there are not: of long lines, and of short ones
 MAX_PARTS: Final = 128  # of K, that count apart
 _MIN_OF_A_TASK: Final = 4096  # values that are worth a block
 _MAX_OF_A_TASK: Final = 16384
@@ -278,6 +277,6 @@ def _row_block(along_rows: bool, rows: int, depth: int, matrices: int) -> RowBlo
     else:
         # As many as a block has time for, if all blocks have some.
         fitting = (n for n in _MANY_ROWS if n * depth <= _MAX_OF_A_TASK and tasks(n) >= _MANY_TASKS)
-        taken = next(fitting, FEW_ROWS[0] if depth > 256 else FEW_ROWS[1])
+        taken = next(fitting, _FEW_ROWS[0] if depth > 256 else _FEW_ROWS[1])
     most = min(taken * depth // _MIN_OF_A_TASK, _MANY_TASKS // tasks(taken), MAX_PARTS)
     return RowBlock(taken, 1 << max(most.bit_length() - 1, 0))

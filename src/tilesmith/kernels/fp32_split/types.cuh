@@ -31,9 +31,9 @@ struct Shared {
 
 __device__ constexpr int log2_of(int power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
 
-// A kind of operand, and how the threads of a block share a row block of it. That has `rows` rows, a power of two, or
-// as many as the parameters tell if they are none; if lines run along them, max_rows.
-template <typename Source_, int terms_, bool mn_major_, Access access_, int rows_>
+// A kind of operand, and how the threads of a block share a row block of it. If lines run along the rows, that has
+// max_rows of them, and otherwise a power of two, as the parameters tell.
+template <typename Source_, int terms_, bool mn_major_, Access access_>
 struct Kind {
   using Source = Source_;
   static constexpr int terms = terms_;
@@ -44,12 +44,7 @@ struct Kind {
 
   // Of the threads, how many are side by side along a line.
   static __device__ __forceinline__ int log2_lanes(const Operand& o) {
-    if constexpr (mn_major)
-      return log2_of(max_rows / vector);
-    else if constexpr (rows_ > 0)
-      return log2_of(plan::threads / rows_);
-    else
-      return o.log2_lanes;
+    return mn_major ? log2_of(max_rows / vector) : o.log2_lanes;
   }
   static __device__ __forceinline__ int lanes(const Operand& o) { return 1 << log2_lanes(o); }
   // How many lines they have at once.
