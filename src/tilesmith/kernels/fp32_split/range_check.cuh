@@ -111,6 +111,38 @@ struct TotalOfBlocks {
   }
 };
 
+// The same by one warp alone, whose lanes all get it: for those who need not hurry.
+__device__ __forceinline__ RangeStats total_of_blocks(const RangeStats* counted, int count, int k_chunks) {
+  const int lane = threadIdx.x % 32, step = max(k_chunks, 32);  // between what a lane reads of one K chunk
+  RangeStats sum = {0, 0, 0, 0};
+  for (int first = lane; first < step; first += 32) {
+    RangeStats k_chunk = RangeStats::none();
+#pragma unroll 4
+    for (int i = first; i < count; i += step) k_chunk.add(counted[i]);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {  // lanes a multiple of k_chunks apart have the same one
+      const int large = __shfl_xor_sync(0xffffffffu, k_chunk.min_large, distance);
+      const int inexact = __shfl_xor_sync(0xffffffffu, k_chunk.max_inexact, distance);
+      k_chunk.min_large = distance >= k_chunks ? min(k_chunk.min_large, large) : k_chunk.min_large;
+      k_chunk.max_inexact = distance >= k_chunks ? max(k_chunk.max_inexact, inexact) : k_chunk.max_inexact;
+    }
+    sum.min_large += k_chunk.min_large;
+    sum.max_inexact += k_chunk.max_inexact;
+    sum.peak = max(sum.peak, k_chunk.peak);
+    sum.beyond = max(sum.beyond, k_chunk.beyond);
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const int large = __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
+    const int inexact = __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
+    sum.min_large += distance < k_chunks ? large : 0;
+    sum.max_inexact += distance < k_chunks ? inexact : 0;
+  }
+  sum.peak = ptx::warp_max(sum.peak);
+  sum.beyond = ptx::warp_max(sum.beyond);
+  return sum;
+}
+
 // The range statistics of all that the lanes of a warp have counted.
 __device__ __forceinline__ RangeStats warp_total(const RangeStats& range_stats) {
   return {-ptx::warp_max(-range_stats.min_large), ptx::warp_max(range_stats.max_inexact),

@@ -54,6 +54,11 @@ struct ColumnBias<false> {
   __device__ __forceinline__ float* column_bias(int) { return nullptr; }
 };
 
+// All results count. Others: pending_check.cuh.
+struct Unchecked {
+  __device__ __forceinline__ bool passes(const Parameters&) const { return true; }
+};
+
 __device__ __forceinline__ void cluster_sync() {
   if constexpr (plan::cluster > 1) {
     ptx::cluster_arrive();

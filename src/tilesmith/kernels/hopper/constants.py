@@ -46,6 +46,7 @@ class GemmConstants(KernelConstants):
     chunk: int
     store_buffers: int
     store_waits: bool
+    only_stores: bool  # K is one step
     producer_registers: int
     consumer_registers: int
     epilogue: EpilogueConstants
@@ -75,6 +76,7 @@ class GemmConstants(KernelConstants):
             chunk=own.chunk,
             store_buffers=own.buffers,
             store_waits=tile.store_waits,
+            only_stores=traits.only_stores,
             producer_registers=registers[0],
             consumer_registers=registers[1],
             epilogue=EpilogueConstants(any=traits.has_epilogue),

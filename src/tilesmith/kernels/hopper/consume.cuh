@@ -7,33 +7,40 @@
 
 namespace tilesmith {
 
-// The steps of a tile along K after the first, and after each of these a part of the results that wait.
-template <int chunk = 0, typename Products, typename Driver>
-__device__ __forceinline__ void multiply_and_store(Products& products, int k, int k_steps, const Driver& driver,
-                                                   const Results& waiting, bool is_waiting) {
-  if constexpr (chunk < chunks) {
-    if (is_waiting)
-      driver.template stage<chunk>(waiting);
+// Stages a chunk of results, which are in registers: of those a compiler must know the number.
+template <int from = 0, typename Driver>
+__device__ __forceinline__ void stage(const Driver& driver, const Results& results, int chunk) {
+  if constexpr (from < chunks) {
+    if (chunk == from)
+      driver.template stage<from>(results);
+    else
+      stage<from + 1>(driver, results, chunk);
+  }
+}
+
+// Stores results that wait in small steps, and calls `meanwhile` after each. These are loops, and not written out for
+// each chunk: otherwise a kernel takes several times as long to compile. Only where the stores take all the time, the
+// parts of a chunk are.
+constexpr int parts_written_out = plan::only_stores ? ResultStorer::parts : 1;
+
+template <typename Driver, typename Meanwhile>
+__device__ __forceinline__ void store_in_steps(const Driver& driver, const Results& results, Meanwhile meanwhile) {
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    stage(driver, results, chunk);
     if constexpr (Driver::changes_staged) {
 #pragma unroll 1
       for (int turn = 0; turn < ResultStorer::turns; ++turn) {
-        if (is_waiting)
-          driver.change(chunk, turn);
-        if (k++ < k_steps)
-          products.next();
+        driver.change(chunk, turn);
+        meanwhile();
       }
-      if (is_waiting)
-        driver.end_changes();
+      driver.end_changes();
     }
+#pragma unroll parts_written_out
     for (int part = 0; part < ResultStorer::parts; ++part) {
-      if (is_waiting)
-        driver.send(chunk, part);
-      if (k++ < k_steps)
-        products.next();
+      driver.send(chunk, part);
+      meanwhile();
     }
-    multiply_and_store<chunk + 1>(products, k, k_steps, driver, waiting, is_waiting);
-  } else {
-    for (; k < k_steps; ++k) products.next();
   }
 }
 
@@ -43,19 +50,26 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
   Driver driver(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
-  bool is_waiting = false;
+  bool is_waiting = false, is_known = false;  // that results count
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     products.first();
     const Work work = tiles.work();
     const auto facts = driver.facts(work);
     auto residual = driver.residual(work);
-    if constexpr (plan::store_waits) {
-      multiply_and_store(products, 1, work.k_steps, driver, results, is_waiting);
-    } else {
-      for (int k = 1; k < work.k_steps; ++k) products.next();
-    }
+    int k = 1;
+    if constexpr (plan::store_waits)
+      if (is_waiting)
+        store_in_steps(driver, results, [&] {
+          if (!plan::only_stores && k++ < work.k_steps)
+            products.next();
+        });
+    if constexpr (!plan::only_stores)
+      for (; k < work.k_steps; ++k) products.next();
     driver.read(residual, work);
     products.finish();
+    if (!is_known && !shared.passes(p))
+      break;
+    is_known = true;
     driver.prepare(work, facts);
     driver.take(results, products.sum, residual);
     if constexpr (plan::store_waits)
@@ -63,8 +77,9 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
     else
       driver.store(results);
   }
-  if (is_waiting)
-    driver.store(results);
+  if constexpr (plan::store_waits)
+    if (is_waiting)
+      store_in_steps(driver, results, [] {});
   driver.drain();
 }
 

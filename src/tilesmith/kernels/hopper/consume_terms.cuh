@@ -14,7 +14,7 @@ __device__ __forceinline__ void consume_terms(const Parameters& p, Shared& share
   Driver driver(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
-  bool is_waiting = false;
+  bool is_waiting = false, is_known = false;  // that results count
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = shared.without_zeros(tiles.work(), p.schedule);
     const auto facts = driver.facts(work);
@@ -28,6 +28,9 @@ __device__ __forceinline__ void consume_terms(const Parameters& p, Shared& share
       products.finish();
       results.add(products.sum);
     }
+    if (!is_known && !shared.passes(p))
+      break;
+    is_known = true;
     driver.prepare(work, facts);
     is_waiting = true;
   }
@@ -43,6 +46,7 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   const Turns<consumers, 1 + consumers> turns(consumer);
   Results results;
+  bool is_known = false;  // that they count
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     turns.wait();
     products.start();
@@ -50,6 +54,9 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
     const Work work = tiles.work();
     driver.prepare(work, driver.facts(work));
     products.finish();
+    if (!is_known && !shared.passes(p))
+      break;
+    is_known = true;
     results.take(products.sum);
     driver.store(results);
   }

@@ -131,6 +131,7 @@ class EpilogueDriver {
           for (int turn = 0; turn < ResultStorer::turns; ++turn) change(from, turn);
           storer_.end_changes();
         }
+#pragma unroll 1
         for (int part = 0; part < ResultStorer::parts; ++part) storer_.send(from, part, to_);
       }
       store_chunks<from + 1>(results);

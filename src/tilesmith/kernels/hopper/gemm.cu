@@ -28,7 +28,11 @@ struct Operands {
 struct Barriers {
   Ring ring;
 };
-struct Shared : Operands, StagedResults<ResultStorer::shared_bytes>, Barriers, ColumnBias<has_column_bias> {};
+struct Shared : Operands,
+                StagedResults<ResultStorer::shared_bytes>,
+                Barriers,
+                Unchecked,
+                ColumnBias<has_column_bias> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Has TMA load a tile of A, and of B unless that stays, for every step along K.

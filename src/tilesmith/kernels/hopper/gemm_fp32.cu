@@ -1,7 +1,7 @@
 // C = A B on Hopper's tensor cores, for operands that are sums of 16-bit terms, scaled or not: see
 // fp32_split/split.cu. The block's work is that of gemm.cu. Of two launches, one for ordinary values and one for all
-// others, the range statistics decide which one multiplies: the first one reads it, and leaves the range check to the
-// second.
+// others, the range statistics decide which one multiplies: the first one reads them during its first tiles, and leaves
+// the range check to the second.
 //
 // The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
 
@@ -10,6 +10,7 @@
 #include "kernels/hopper/consume.cuh"
 #include "kernels/hopper/consume_terms.cuh"
 #include "kernels/hopper/epilogue_driver.cuh"
+#include "kernels/hopper/pending_check.cuh"
 #include "kernels/hopper/scales.cuh"
 #include "kernels/hopper/skip_zeros.cuh"
 #include "kernels/hopper/term_mma.cuh"
@@ -38,9 +39,11 @@ struct Operands {
 struct Barriers {
   Ring ring;
 };
+using Check = PendingCheck<plan::runs == Runs::if_in_range>;
 struct Shared : Operands,
                 StagedResults<ResultStorer::shared_bytes>,
                 Barriers,
+                Check,
                 ColumnScales,
                 ColumnBias<has_column_bias>,
                 TileExtents<plan::skips_zeros> {};
@@ -77,7 +80,10 @@ __device__ __forceinline__ void load_terms(const Parameters& p, Shared& shared, 
 __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Share share, bool special) {
   Ring::Position at, last;
   int columns = -1;  // whose tile of B stays
+  int loaded = 0;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
+    if (loaded++ == 1 && !shared.passes(p))
+      break;
     const Work work = shared.without_zeros(tiles.work(), p.schedule);
     const bool load_b = !plan::stationary_b || work.tile.n != columns;
     if (plan::stationary_b && load_b && columns >= 0)
@@ -98,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
   if (warp == 0 && ptx::elect_one()) {
     ptx::prefetch_tensor_map(p.a);
     ptx::prefetch_tensor_map(p.b);
+    shared.Check::init();
     shared.ring.init();
   }
   cluster_sync();
@@ -105,21 +112,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
   ptx::grid_dependency_wait();
 
   bool special = false;
-  if constexpr (plan::runs == Runs::if_in_range) {
-    // In A's stages, which no neighbour fills.
-    auto& totals = reinterpret_cast<TotalOfBlocks<plan::threads>(&)[2]>(shared.a);
-    static_assert(sizeof(totals) <= sizeof(shared.a));
-    totals[0].put(p.a_range_stats, p.a_range_stats_count, p.a_k_chunks);
-    totals[1].put(p.b_range_stats, p.b_range_stats_count, p.b_k_chunks);
-    __syncthreads();
-    const RangeCheck found = range_check(totals[0].get(p.a_k_chunks), totals[1].get(p.b_k_chunks), p.depth);
-    ptx::async_proxy_fence();
-    __syncthreads();
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-      *p.range_check = found;
-    if (found != RangeCheck::in_range)
-      return;
-  } else {
+  if constexpr (plan::runs == Runs::if_out_of_range) {
     const RangeCheck found = *p.range_check;
     if (found == RangeCheck::in_range)
       return;
@@ -131,6 +124,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
     ptx::registers_decrease<plan::producer_registers>();
     if (warp == 0 && ptx::elect_one())
       produce(p, shared, share, special);
+    if (0 < warp && warp <= Check::warps)
+      shared.count(p, warp - 1);
     __syncwarp();
   } else {
     ptx::registers_increase<plan::consumer_registers>();

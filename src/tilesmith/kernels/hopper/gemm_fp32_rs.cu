@@ -19,7 +19,7 @@
 
 namespace tilesmith {
 
-static_assert(!plan::store_waits, "sums of terms are stored when they are complete");
+static_assert(!plan::store_waits && !plan::only_stores, "sums of terms are stored when they are complete");
 
 using Fp32ATile = Fp32Tile<plan::tile_m, plan::a_mn_major>;
 using Ring = Pipeline<plan::stages, consumers, plan::cluster, 4>;

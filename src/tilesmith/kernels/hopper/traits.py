@@ -20,6 +20,7 @@ _MIN_STAGES: Final = 2
 _MAX_CONSUMERS: Final = 2  # whose threads have registers for anything
 _SWIZZLE_LINES: Final = 8  # the swizzle's pattern repeats after these
 _BARRIER_BYTES: Final = 16  # of a stage
+_CHECK_BYTES: Final = 48  # of a range check that is made meanwhile
 _SCALE_BYTES: Final = 4  # of a column
 _BIAS_BYTES: Final = 4
 _MAX_TILE_N_IN_SHORT_LINES: Final = 128  # of tiles of single terms: wider ones load columns that they do not use
@@ -135,6 +136,8 @@ def shared_memory(traits: Traits, tile: Tile, most: int) -> tuple[int, int]:
         once += tile.consumers * tile.n * _SCALE_BYTES
     if traits.has_epilogue and not traits.out_along_m:
         once += tile.consumers * tile.n * _BIAS_BYTES
+    if traits.scale is Scale.FACTORS and not traits.rs:
+        once += _CHECK_BYTES
     once += tile.skips_zeros * MAX_EXTENTS * EXTENT_BYTES
     a_bytes, b_bytes = (rows * TILE_K * OPERAND_BYTES for rows in (tile.m, traits.b_extent(tile.n)))
     if traits.rs:
