@@ -215,9 +215,9 @@ SPARSE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.
     "c",
     [
         hopper.Configuration(128, 128, cluster=2),
-        hopper.Configuration(128, 192),
+        hopper.Configuration(128, 192, cluster=2),
         hopper.Configuration(64, 64),
-        hopper.Configuration(128, 128, swap_ab=True),
+        hopper.Configuration(128, 128),
     ],
     ids=str,
 )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +139,7 @@ def test_equal_operands_make_equal_problems() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert one != Problem.of(meta(3, 5), meta(7, 5).T)
-    assert one != replace(one, accuracy="ieee")
+    assert one != one._replace(accuracy="ieee")
 
 
 @pytest.fixture

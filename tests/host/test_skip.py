@@ -15,14 +15,15 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp32_split.launch import Constants, Parameters
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper.constants import TermConstants
+from tilesmith.planner import choose
 
 H200 = KNOWN_GPUS["h200"]
 EXTENT_BYTES = 8
 CONFIGURATIONS = [
     hopper.Configuration(128, 128, cluster=2),
-    hopper.Configuration(128, 192),
-    hopper.Configuration(64, 64, cluster=2),
-    hopper.Configuration(128, 96, swap_ab=True),
+    hopper.Configuration(128, 192, cluster=2),
+    hopper.Configuration(64, 64),
+    hopper.Configuration(128, 128),
 ]
 SHAPES = [(4096, 4096, 4096), (700, 900, 520), (65, 130, 72), (300, 20000, 400)]
 
@@ -68,6 +69,14 @@ def test_full_range_terms_and_what_cannot_skip_do_everything() -> None:
         assert skips_zeros(planned(SHAPES[1], c)) == [False, False]
     batch = Problem.of(*(torch.empty(3, 256, 256, device="meta") for _ in range(2)), skips_zeros=True)
     assert skips_zeros(hopper.plan(batch, H200, CONFIGURATIONS[0])) == [False, False]
+
+
+@pytest.mark.parametrize("size", [1000, 2048, 4000, 4096, 5000, 20000])
+def test_of_all_tiles_those_are_chosen_that_skip(size: int) -> None:
+    """Also where another would be faster if it multiplied everything."""
+    square = torch.empty(size, size, device="meta")
+    for a, b in itertools.product((square, square.T), repeat=2):
+        assert skips_zeros(choose(Problem.of(a, b, skips_zeros=True), H200)) == [True, False]
 
 
 def test_other_products_have_the_kernels_and_the_memory_that_they_had() -> None:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -25,8 +24,7 @@ __all__ = ["ALIGNMENT", "OUT_DTYPES", "EpilogueSpec", "Matrix", "Problem", "cont
 ALIGNMENT: Final = 16  # the max_line access, in bytes: no kernel asks for more
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(NamedTuple):
     """A batch of matrices in memory. Strides count elements; the stride of a size of one is 0."""
 
     dtype: torch.dtype
@@ -47,8 +45,7 @@ class Matrix:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EpilogueSpec:
+class EpilogueSpec(NamedTuple):
     """What an `Epilogue` asks of a kernel: its sizes, types and strides. The factors come with each call."""
 
     activation: str | None
@@ -59,15 +56,13 @@ class EpilogueSpec:
     @property
     def transposed(self) -> "EpilogueSpec":
         bias, residual = self.bias, self.residual
-        return replace(
-            self,
+        return self._replace(
             bias=None if bias is None else bias.transposed,
             residual=None if residual is None else residual.transposed,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """`out[m, n] = a[m, k] @ b[k, n]` for every index of the batch."""
 
     m: int
@@ -264,9 +259,9 @@ def _fold_batch(problem: Problem) -> Problem:
         if b_stride == 0 and m == 1:
             dims.pop()
             m = size
-            a = replace(a, rows=m, row_stride=a_stride)
-            out = replace(out, rows=m, row_stride=out_stride)
-            residual = residual and replace(residual, rows=m, row_stride=residual_stride)
+            a = a._replace(rows=m, row_stride=a_stride)
+            out = out._replace(rows=m, row_stride=out_stride)
+            residual = residual and residual._replace(rows=m, row_stride=residual_stride)
         elif (
             b_stride == 0
             and a_stride == m * a.row_stride
@@ -275,18 +270,17 @@ def _fold_batch(problem: Problem) -> Problem:
         ):
             dims.pop()
             m *= size
-            a, out = replace(a, rows=m), replace(out, rows=m)
-            residual = residual and replace(residual, rows=m)
+            a, out = a._replace(rows=m), out._replace(rows=m)
+            residual = residual and residual._replace(rows=m)
     if epilogue is not None:
-        bias = epilogue.bias and replace(epilogue.bias, rows=m, batch_strides=())
-        residual = residual and replace(residual, batch_strides=tuple(d[4] for d in dims))
-        epilogue = replace(epilogue, bias=bias, residual=residual)
-    return replace(
-        problem,
+        bias = epilogue.bias and epilogue.bias._replace(rows=m, batch_strides=())
+        residual = residual and residual._replace(batch_strides=tuple(d[4] for d in dims))
+        epilogue = epilogue._replace(bias=bias, residual=residual)
+    return problem._replace(
         m=m,
         batch=tuple(d[0] for d in dims),
-        a=replace(a, batch_strides=tuple(d[1] for d in dims)),
-        b=replace(b, batch_strides=tuple(d[2] for d in dims)),
-        out=replace(out, batch_strides=tuple(d[3] for d in dims)),
+        a=a._replace(batch_strides=tuple(d[1] for d in dims)),
+        b=b._replace(batch_strides=tuple(d[2] for d in dims)),
+        out=out._replace(batch_strides=tuple(d[3] for d in dims)),
         epilogue=epilogue,
     )

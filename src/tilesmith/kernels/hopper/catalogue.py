@@ -31,29 +31,29 @@ def _tiles(text: str) -> frozenset[Shape]:
 _NARROW: Final = {  # operands of 16 bits, and results of as many
     "plain": _tiles(
         "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128 64x128c2 64x192 64x192c2 128x32 128x64 128x64c2 128x96 "
-        "128x96c2 128x128 128x128c2 128x160 128x160c2 128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 192x128c2 "
-        "192x160 192x176 192x176c2"
+        "128x96c2 128x128 128x128c2 128x160 128x160c2 128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 "
+        "192x128c2 192x160c2 192x176c2"
     ),
     "batched": _tiles(
-        "64x8 64x16 64x32 64x64 64x128c2 64x192 64x192c2 64x256 128x32 128x64 128x64c2 128x96 128x128 128x128c2 "
-        "128x160c2 128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 192x128c2 192x160"
+        "64x8 64x16 64x32 64x64 64x128c2 64x192 64x256 128x32 128x64 128x64c2 128x128 128x128c2 128x192 128x192c2 "
+        "128x256 128x256c2 192x128 192x128c2 192x160c2"
     ),
     "odd": _tiles(
-        "64x8 64x16 64x32 64x64 64x64c2 64x128c2 64x192c2 128x64 128x64c2 128x96c2 128x128 128x128c2 128x160c2 128x192 "
-        "128x192c2 128x224c2 128x256 128x256c2 192x128 192x128c2 192x160"
+        "64x8 64x16 64x32 64x64 64x64c2 64x96c2 64x128c2 128x64 128x64c2 128x96c2 128x128 128x128c2 128x160c2 "
+        "128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 192x128c2 192x160c2"
     ),
-    "across": _tiles("64x8 64x16 64x32 64x64c2 64x96c2 128x32 128x64c2 128x96c2 128x128c2 192x128c2 192x160c2"),
+    "across": _tiles("64x8 64x16 64x32 64x64c2 128x32 128x64c2 128x96c2 128x128c2 128x160c2 192x128c2"),
     "odd across": _tiles("64x8 64x16 64x32 64x64c2 128x32 128x64 128x160c2"),
     "short": _tiles("64x16 64x32 64x64 64x192 64x256 128x64 128x128 128x192 128x256 192x128"),
-    "odd short": _tiles("64x16 64x32 64x64 128x32 128x64 128x128 128x192 128x256"),
-    "many dims": _tiles("64x16 64x64 128x64 128x128 128x192 128x256"),
+    "odd short": _tiles("64x16 64x64 128x32 128x64 128x128 128x192 128x256 192x128"),
+    "many dims": _tiles("64x16 64x64 128x64 128x128 128x256"),
     "rare": _tiles("64x16 64x64 128x128"),
     "bias": _tiles(
-        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x128c2 64x192 128x64 128x64c2 128x96c2 128x128 128x128c2 128x192 "
-        "128x192c2 128x256 128x256c2 192x128 192x176c2"
+        "64x8 64x16 64x32 64x64 64x64c2 64x128c2 64x192 128x64 128x64c2 128x128 128x128c2 128x192 128x192c2 128x256 "
+        "128x256c2 192x128"
     ),
-    "odd bias": _tiles("64x8 64x16 64x32 64x64 64x128c2 128x64 128x64c2 128x128 128x192 128x256 128x256c2 192x176c2"),
-    "across bias": _tiles("64x8 64x16 64x32 64x64c2 128x32 128x64c2 128x96c2"),
+    "odd bias": _tiles("64x8 64x16 64x32 64x64 64x128c2 128x64 128x128 128x192 128x256 128x256c2"),
+    "across bias": _tiles("64x8 64x16 64x32 64x64c2 128x64c2 128x96c2"),
     "residual": _tiles("64x16 64x64 64x128c2 128x64 128x128 128x256 128x256c2"),
     "odd residual": _tiles("64x16 64x64 128x64 128x256"),
     "activation": _tiles("64x16 64x64 128x64 128x128 128x256 128x256c2"),
@@ -61,24 +61,26 @@ _NARROW: Final = {  # operands of 16 bits, and results of as many
 }
 _WIDE: Final = {  # operands of 16 bits, and sums of 32
     "plain": _tiles(
-        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128c2 64x192c2 128x64c2 128x128 128x128c2 128x192c2 128x224c2 "
-        "128x256 128x256c2 192x160c2 192x176c2"
+        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128c2 64x192c2 128x64c2 128x128 128x128c2 128x192c2 "
+        "128x256 128x256c2 192x176c2"
     ),
-    "odd": _tiles("64x16 64x64 128x64 128x128 128x256c2"),
-    "across": _tiles("64x8 64x16 64x64 128x96 128x192c2"),
+    "odd": _tiles("64x16 64x64 128x128 128x256c2"),
+    "across": _tiles("64x8 64x16 64x64 128x64c2 128x96 128x192c2"),
+    "odd across": _tiles("64x16 64x64 128x128"),
     "rare": _tiles("64x16 64x64 128x128"),
 }
 _ONE_TERM: Final = {  # float32 operands that are one term each
     "plain": _tiles(
-        "64x16 64x32 64x96 64x128 64x192 64x256 128x64 128x96 128x128 128x128c2 128x160 128x192 128x192c2 128x224 "
-        "128x224c2 128x256 128x256c2"
+        "64x16 64x32 64x96 64x128 64x192 64x256 128x64 128x96 128x128 128x128c2 128x160 128x160c2 128x192 128x192c2 "
+        "128x224 128x256 128x256c2"
     ),
-    "odd": _tiles("64x16 64x64 128x64c2 128x96 128x128 128x160 128x192 128x192c2 128x224 128x224c2 128x256 128x256c2"),
-    "odd batched": _tiles("64x16 64x64 128x64c2 128x96 128x128 128x192 128x256"),
-    "across": _tiles("64x16 64x64 128x64 128x160c2 128x192c2"),
-    "short": _tiles("64x16 64x64 64x256 128x96 128x128 128x160 128x192 128x224 128x256"),
-    "many dims": _tiles("64x16 64x64 128x64 128x128 128x256"),
-    "rare": _tiles("64x16 64x64 128x128"),
+    "batched": _tiles("64x16 64x32 64x64 128x64 128x96 128x128 128x160c2 128x192 128x224 128x256"),
+    "odd": _tiles("64x16 64x64 128x64c2 128x96 128x128 128x160 128x192 128x192c2 128x224 128x256 128x256c2"),
+    "odd batched": _tiles("64x16 64x64 128x96 128x128 128x192 128x256"),
+    "across": _tiles("64x16 64x64 128x64 128x160 128x160c2"),
+    "short": _tiles("64x16 64x64 64x256 128x64 128x128 128x192 128x224 128x256"),
+    "many dims": _tiles("64x16 64x64 128x128 128x256"),
+    "rare": _tiles("64x16 128x128"),
     "bias": _tiles("64x16 128x64 128x128 128x192 128x256 128x256c2"),
     "odd bias": _tiles("64x16 128x64 128x128 128x256c2"),
     "across bias": _tiles("64x16 128x64"),
@@ -89,18 +91,18 @@ _ONE_TERM: Final = {  # float32 operands that are one term each
 }
 _TWO_TERMS: Final = {  # and two terms each
     "plain": _tiles(
-        "64x16 64x64 64x64c2 128x64 128x64c2 128x96 128x112 128x112c2 128x128 128x128c2 128x144 128x144c2 128x160 "
-        "128x160c2 128x176 128x176c2 128x192 128x192c2"
+        "64x16 64x64 64x64c2 128x64 128x64c2 128x96 128x112 128x112c2 128x128 128x128c2 128x144c2 128x160 128x176 "
+        "128x176c2 128x192 128x192c2"
     ),
+    "batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
     "odd": _tiles(
-        "64x16 64x64 64x64c2 64x96 128x64 128x64c2 128x96 128x96c2 128x112 128x128 128x128c2 128x160 128x176c2 128x192 "
+        "64x16 64x64 64x64c2 128x64 128x64c2 128x96 128x96c2 128x112 128x128 128x128c2 128x160 128x176c2 128x192 "
         "128x192c2"
     ),
-    "odd batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
-    "across": _tiles("64x8 64x16 64x64c2 128x64 128x144 128x192"),
-    "short": _tiles("64x16 64x64 128x64 128x128 128x192 128x224 128x256"),
-    "many dims": _tiles("64x16 64x64 128x64 128x128 128x192"),
-    "rare": _tiles("64x16 64x64 128x128"),
+    "odd batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x192"),
+    "across": _tiles("64x16 64x64 64x64c2 128x64 128x144 128x192"),
+    "many dims": _tiles("64x16 64x64 128x128 128x192"),
+    "rare": _tiles("64x16 128x128"),
     "bias": _tiles("64x16 64x64 128x64 128x96 128x112 128x128 128x128c2 128x160 128x192 128x192c2"),
     "odd bias": _tiles("64x16 64x64 128x64 128x128 128x128c2 128x192c2"),
     "across bias": _tiles("64x16 64x64 128x64"),
@@ -109,14 +111,15 @@ _TWO_TERMS: Final = {  # and two terms each
     "activation": _tiles("64x16 128x64 128x128 128x128c2"),
     "odd activation": _tiles("64x16 128x128"),
 }
-_TWO_TERMS_LEAST: Final = {  # of which the product of the second ones counts too
-    "plain": _tiles("64x16 64x64 128x64 128x96 128x112 128x128 128x144 128x160 128x176 128x192 128x192c2"),
-    "odd": _tiles("64x16 64x64 64x192 128x64 128x96 128x128 128x160 128x192"),
-    "odd batched": _tiles("64x16 64x64 128x64 128x128 128x160 128x192"),
-    "across": _tiles("64x16 64x64 128x64"),
-    "short": _TWO_TERMS["short"],
-    "many dims": _tiles("64x16 64x64 128x64 128x128"),
-    "rare": _tiles("64x16 64x64 128x128"),
+_TWO_TERMS_LEAST: Final = {  # of which the product of the second ones counts too: K is short
+    "plain": _tiles("64x16 64x64 128x64 128x96 128x128 128x144 128x160 128x192 128x192c2"),
+    "batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
+    "odd": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
+    "odd batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x192"),
+    "across": _tiles("64x16 64x64 128x64 128x160"),
+    "short": _tiles("64x16 64x64 128x64 128x128 128x192 128x224 128x256"),
+    "many dims": _tiles("64x16 64x64 128x128"),
+    "rare": _tiles("64x16 128x128"),
     "bias": _tiles("64x16 128x64 128x96 128x128 128x160 128x192"),
     "odd bias": _tiles("64x16 128x64 128x128 128x192"),
     "across bias": _tiles("64x16 128x64"),
@@ -125,16 +128,16 @@ _TWO_TERMS_LEAST: Final = {  # of which the product of the second ones counts to
     "activation": _tiles("64x16 128x128"),
     "odd activation": _tiles("64x16 128x128"),
 }
-_MIXED: Final = _tiles("64x16 64x64 128x64 128x128 128x192")  # two terms and one
+_MIXED: Final = _tiles("64x16 128x64 128x128 128x192")  # two terms and one
 _RS: Final = {  # A is split in registers. By whether lines of results are aligned, and run across tiles
-    (True, False): _tiles("64x128 128x32 128x64 128x96 128x128 128x128c2"),
-    (False, False): _tiles("128x64 128x128"),
-    (True, True): _tiles("128x32c2 128x64 128x64c2 128x96 128x112 128x128 128x128c2"),
+    (True, False): _tiles("64x128 128x32 128x64 128x96 128x112 128x128 128x128c2"),
+    (False, False): _tiles("128x64 128x96 128x128"),
+    (True, True): _tiles("128x32c2 128x64 128x96 128x128 128x128c2"),
     (False, True): _tiles("128x64 128x128"),
 }
 _RS_LEAST: Final = _tiles("128x64 128x96 128x128")
 _FULL_RANGE: Final = {False: _tiles("64x16 64x64 128x96"), True: _tiles("64x16 64x64 128x64")}  # of RS products or not
-_SKIPPING_ZEROS: Final = _tiles("64x64 128x128 128x128c2 128x192 128x192c2")
+_SKIPPING_ZEROS: Final = _tiles("64x64 128x128 128x128c2 128x192c2")
 _MIN_STATIONARY: Final = 128 * 128  # elements of a tile
 _MIN_WAIT: Final = 64 * 128  # the same
 _ALWAYS_WAIT: Final = 128 * 160
@@ -167,12 +170,13 @@ def _of_results(traits: Traits, tiles: dict[str, frozenset[Shape]]) -> str:
         is_common = traits.out_aligned and not traits.out_along_m and traits.out_batch_dims == MAX_BATCH_DIMS
         return "many dims" if is_common and tiles is not _WIDE else "rare"
     if traits.out_along_m:
-        return "across" if traits.out_aligned or tiles is not _NARROW else "odd across"
+        return "across" if traits.out_aligned or "odd across" not in tiles else "odd across"
     if traits.only_stores:
         return "short" if traits.out_aligned else "odd short"
-    if not traits.out_aligned:
-        return "odd batched" if traits.batch_dims and "odd batched" in tiles else "odd"
-    return "batched" if traits.batch_dims and tiles is _NARROW else "plain"
+    kind = "batched" if traits.batch_dims and "batched" in tiles else ""
+    if traits.out_aligned:
+        return kind or "plain"
+    return f"odd {kind}" if f"odd {kind}" in tiles else "odd"
 
 
 def _with_epilogue(traits: Traits) -> str:
@@ -228,7 +232,7 @@ def _variants(traits: Traits, tile: Tile) -> Iterator[Tile]:
         for store_waits in {waits(traits, tile, has_several) for has_several in _FLAGS}:
             yield tile._replace(stationary_b=stationary_b, store_waits=store_waits)
     is_ordinary = traits.scale is Scale.FACTORS and traits.a_terms == traits.b_terms == 2 and not traits.rs
-    may_skip = is_ordinary and not traits.has_epilogue and not traits.only_stores and traits.batch_dims <= 1
+    may_skip = is_ordinary and not traits.has_epilogue and not traits.only_stores and traits.batch_dims == 0
     if may_skip and may_skip_zeros((tile.m, tile.n, tile.cluster)):
         yield tile._replace(skips_zeros=True)
 
@@ -252,8 +256,10 @@ def _every_kind() -> Iterator[Traits]:
 def _narrow_results(dtype: torch.dtype, operands: dict[str, Any]) -> Iterator[Traits]:
     out = {**operands, "out": dtype}
     yield _kind(out, batch_dims=0)
-    for aligned, along_m, batch_dims in itertools.product(_FLAGS, _FLAGS, (1, MAX_BATCH_DIMS)):
-        yield _kind(out, batch_dims, out_aligned=aligned, out_along_m=along_m)
+    for aligned, along_m in itertools.product(_FLAGS, _FLAGS):
+        yield _kind(out, 1, out_aligned=aligned, out_along_m=along_m)
+        if not (aligned and along_m):
+            yield _kind(out, MAX_BATCH_DIMS, out_aligned=aligned, out_along_m=along_m)
     yield _kind(out, only_stores=True)
     yield _kind(out, only_stores=True, out_aligned=False)
     yield from _with_epilogues(out, staged=True)
@@ -275,12 +281,14 @@ def _fp32_results(operands: dict[str, Any]) -> Iterator[Traits]:
         for rs in _FLAGS if operands["a_terms"] == operands["b_terms"] > 1 and not (is_full and has_two) else (False,):
             for along_m, aligned in itertools.product(_FLAGS, (False,) if is_full else _FLAGS):
                 for batch_dims in (MAX_BATCH_DIMS,) if is_full or is_mixed else (1,) if rs else (1, MAX_BATCH_DIMS):
-                    for out_dims in {1, batch_dims} if aligned else {batch_dims}:
+                    has_partial, has_direct = aligned, not (aligned and along_m and batch_dims == MAX_BATCH_DIMS)
+                    for out_dims in {*([1] if has_partial else []), *([batch_dims] if has_direct else [])}:
                         yield _kind(out, batch_dims, out_dims, rs=rs, out_along_m=along_m, out_aligned=aligned)
         if not is_full and not is_mixed:
             yield _kind(out, batch_dims=0)
             yield _kind(out, batch_dims=0, out_aligned=False)
-            yield _kind(out, only_stores=True)
+            if least == has_two:  # K is short
+                yield _kind(out, only_stores=True)
         if not is_mixed:
             yield from _with_epilogues(out, staged=False, is_full=is_full)
 

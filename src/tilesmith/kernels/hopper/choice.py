@@ -11,7 +11,15 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp32_split.terms import MAX_PARTS
 from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper import cost as cost_model
-from tilesmith.kernels.hopper.layout import Configuration, Layout, cluster_tiles, fastest_first, schemes_of
+from tilesmith.kernels.hopper.layout import (
+    Configuration,
+    Layout,
+    cluster_tiles,
+    fastest_first,
+    may_skip_zeros,
+    schemes_of,
+    skips_zeros,
+)
 from tilesmith.kernels.hopper.tiles import Cut, configurations, cuts, may_be_rs
 from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 
@@ -125,7 +133,8 @@ def _kind(layout: Layout, traits: Traits, device: Device) -> tuple[Hashable, ...
     p = layout.problem
     has_residual = p.epilogue is not None and p.epilogue.residual is not None
     gpu = (device.name, device.sm_count, device.shared_bytes_per_block)
-    return (gpu, p.accuracy, traits, layout.out.is_partial, layout.a.straddles, layout.b.straddles, has_residual)
+    straddles = layout.a.straddles, layout.b.straddles
+    return (gpu, p.accuracy, traits, layout.out.is_partial, *straddles, has_residual, may_skip_zeros(p))
 
 
 def laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration, Layout]]:
@@ -172,6 +181,8 @@ def excluded(layout: Layout, device: Device, c: Configuration) -> str | None:
         return reason
     if (c.tile_m, c.tile_n, c.cluster) not in catalogue.offered(layout.traits):
         return f"the catalogue has no tiles of {c.tile_m}x{c.tile_n} in clusters of {c.cluster} for such products"
+    if may_skip_zeros(layout.problem) and not skips_zeros(layout.problem, c):
+        return "it would multiply zeros that others leave out"
     return None
 
 

@@ -8,7 +8,6 @@ depends on its row and column alone.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -203,7 +202,7 @@ def packing(problem: Problem, device: Device) -> Plan | None:
     preparation = Cost(product=0.0, preparation=cost_model.split_clocks(split.terms.bytes(p.batch), device))
     out = Matrix(torch.uint8, 1, split.end, 0, 1, (), ALIGNMENT)
     return Plan(
-        problem=replace(problem, out=out, out_shape=(split.end,)),
+        problem=problem._replace(out=out, out_shape=(split.end,)),
         device=device,
         family="hopper",
         name="split",

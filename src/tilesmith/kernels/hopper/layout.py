@@ -81,7 +81,7 @@ class Layout:
         swap_ab, split_k = c.swap_ab, c.split_k
         p = fastest_first(problem.transposed if swap_ab else problem)
         end = 0
-        out = _direct_output(p, _are_mn_major(p)) if split_k == 1 else None
+        out = _direct_output(p) if split_k == 1 else None
         if out is None:
             out = output.partial(p.out, split_k * p.batches, end)
             end = round_up(out.bytes, WORKSPACE_ALIGNMENT)
@@ -95,7 +95,7 @@ class Layout:
                 end,
                 device,
                 rs_parts=split_k if c.rs else 0,
-                extents=_skips_zeros(p, c),
+                extents=skips_zeros(p, c),
             )
             split, after = terms.split_pair(matrices, sources, p.batch, schemes.ordinary, found, end, device)
             fp32_a = operand.direct(p.a, sources[0]) if c.rs else None
@@ -122,7 +122,7 @@ class Layout:
     def sketched(cls, p: Problem, swap_ab: bool) -> "Layout":
         """The layout as the cost of a configuration depends on it: with nothing in its place in the workspace, and K in
         one part. `p`: the product as a Layout has it."""
-        out = _direct_output(p, _are_mn_major(p)) or output.partial(p.out, p.batches, 0)
+        out = _direct_output(p) or output.partial(p.out, p.batches, 0)
         pairs = ((p.a, sources_of(swap_ab)[0]), (p.b.transposed, sources_of(swap_ab)[1]))
         if schemes := schemes_of(p):
             scheme = schemes.ordinary
@@ -159,7 +159,9 @@ class Layout:
         # What runs seldom has few kernels, which take more than they need to.
         is_rare = a_terms != b_terms or (scheme is not None and scheme.full_range)
         walked = MAX_BATCH_DIMS if is_rare else operand.walked_dims(self.problem.batch)
-        aligned = out.aligned and not (scheme is not None and scheme.full_range)
+        # So has an output across the lines of tiles of many matrices.
+        is_crossed = out.along_m and walked == MAX_BATCH_DIMS and not out.is_partial
+        aligned = out.aligned and not is_crossed and not (scheme is not None and scheme.full_range)
         is_narrow = scheme is None and out.dtype.itemsize == OPERAND_BYTES
         is_simple = not is_rare and not out.is_partial and not out.along_m and own is None and walked <= 1
         only_stores = is_simple and self.problem.k <= TILE_K and (is_narrow or (aligned and scheme is not None))
@@ -189,8 +191,8 @@ class Layout:
     def tile(self, device: Device, c: Configuration) -> Tile:
         """What a block computes of this configuration."""
         may_skip = self.scheme is not None and not self.scheme.full_range
-        skips_zeros = may_skip and _skips_zeros(self.problem, c)
-        return Tile(c.tile_m, c.tile_n, c.cluster, stationary_b(self, device, c), skips_zeros)
+        skips = may_skip and skips_zeros(self.problem, c)
+        return Tile(c.tile_m, c.tile_n, c.cluster, stationary_b(self, device, c), skips)
 
     @property
     def epilogue(self) -> EpilogueSpec | None:
@@ -203,7 +205,7 @@ def _with_least_product(scheme: Scheme | None, a_terms: int, b_terms: int, k: in
     return a_terms == b_terms == 2 and scheme is not None and (scheme.full_range or k <= SHORT_K)
 
 
-def _direct_output(p: Problem, are_mn_major: tuple[bool, bool]) -> Output | None:
+def _direct_output(p: Problem) -> Output | None:
     """The output as it lies, if there are kernels that multiply and store it there with its epilogue. If not, partial
     products are stored, and the launch that adds them does all the rest."""
     out, own = output.direct(p.out, p.batch), p.epilogue
@@ -220,6 +222,7 @@ def _direct_output(p: Problem, are_mn_major: tuple[bool, bool]) -> Output | None
     if is_mixed or is_widened or len(p.batch) > 1 or (is_long and out.along_m):
         return None
     # What often has an epilogue is x @ weight.T, or x @ weight.
+    are_mn_major = _are_mn_major(p)
     features, weight = are_mn_major[::-1] if out.along_m else are_mn_major
     return None if features or (weight and own.activation is not None) else out
 
@@ -253,27 +256,36 @@ def _residual_vector(own: EpilogueSpec | None, out: Output) -> int:
     return min(at_once, 2)
 
 
-def _skips_zeros(problem: Problem, c: Configuration) -> bool:
-    """Whether tiles leave out steps along K in which an operand is zero. The full-range scheme never does: a zero may
-    meet an infinity."""
+def may_skip_zeros(problem: Problem) -> bool:
+    """Whether there are kernels that leave out steps along K in which an operand is zero. The full-range scheme never
+    does: a zero may meet an infinity."""
     p = problem
     if not p.skips_zeros or (schemes := schemes_of(p)) is None:
         return False
     is_plain = not p.batch and not (p.a.packed or p.b.packed) and p.a.dtype == p.b.dtype
-    is_whole = not c.rs and c.split_k == 1 and p.k > TILE_K and p.epilogue is None
-    if not catalogue.may_skip_zeros((c.tile_m, c.tile_n, c.cluster)):
-        return False
-    return schemes.ordinary.terms > 1 and is_plain and is_whole and sum(cluster_tiles(p, c)) <= MAX_EXTENTS
+    is_stored_by_rows = p.epilogue is None and p.out.column_stride == 1
+    is_long, is_small = p.k > TILE_K, _has_few_extents(p, Configuration(128, 128, cluster=2))
+    return schemes.ordinary.terms > 1 and is_plain and is_stored_by_rows and is_long and is_small
+
+
+def skips_zeros(problem: Problem, c: Configuration) -> bool:
+    """Whether the tiles of this configuration do so."""
+    is_whole = not c.rs and c.split_k == 1 and catalogue.may_skip_zeros((c.tile_m, c.tile_n, c.cluster))
+    return is_whole and may_skip_zeros(problem) and _has_few_extents(problem, c)
+
+
+def _has_few_extents(problem: Problem, c: Configuration) -> bool:
+    return sum(cluster_tiles(problem, c)) <= MAX_EXTENTS
 
 
 def fastest_first(problem: Problem) -> Problem:
     if len(problem.batch) < 2:
         return problem
-    a, b, out = (replace(x, batch_strides=x.batch_strides[::-1]) for x in (problem.a, problem.b, problem.out))
+    a, b, out = (x._replace(batch_strides=x.batch_strides[::-1]) for x in (problem.a, problem.b, problem.out))
     spec = problem.epilogue
     if spec is not None and (residual := spec.residual) is not None:
-        spec = replace(spec, residual=replace(residual, batch_strides=residual.batch_strides[::-1]))
-    return replace(problem, batch=problem.batch[::-1], a=a, b=b, out=out, epilogue=spec)
+        spec = spec._replace(residual=residual._replace(batch_strides=residual.batch_strides[::-1]))
+    return problem._replace(batch=problem.batch[::-1], a=a, b=b, out=out, epilogue=spec)
 
 
 def clusters_of(layout: Layout, c: Configuration) -> int:

@@ -114,7 +114,7 @@ class Parameters(ParameterBlock):
         spec = p.epilogue
         residual = None if spec is None else spec.residual
         if outer and spec is not None and residual is not None:
-            spec = replace(spec, residual=replace(residual, batch_strides=residual.batch_strides[walked]))
+            spec = spec._replace(residual=residual._replace(batch_strides=residual.batch_strides[walked]))
         epilogue = EpilogueParameters.of(spec, MAX_BATCH_DIMS)
         if residual is not None:
             epilogue = replace(epilogue, residual=address("residual", residual))
