@@ -30,13 +30,14 @@ def test_simt_batches_and_layouts(seed: int | None) -> None:
     assert_exact(plan_named(a, b, "simt"), a, b, seed)
 
 
-def test_simt_edges() -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int16])  # all steps of a tile are unrolled, and some
+def test_simt_edges(dtype: torch.dtype) -> None:
     """Of rows, columns and K: less than a tile, a vector and a step, and a little more."""
     for m, k, n in ((1, 1, 1), (5, 17, 130), (130, 33, 5), (64, 64, 64), (66, 9, 2)):
-        a, b = integers(m, k, dtype=torch.float64), integers(n, k, dtype=torch.float64, seed=1).T
-        assert_exact(plan_named(a, b, "simt", "t4"), a, b)
-        a, b = a.T.contiguous().T, b.contiguous()
-        assert_exact(plan_named(a, b, "simt", "t4"), a, b)
+        a, b = integers(m, k, dtype=dtype), integers(n, k, dtype=dtype, seed=1).T
+        by_columns = a.T.contiguous().T
+        for x, y in ((a, b), (by_columns, b.contiguous()), (by_columns, b)):
+            assert_exact(plan_named(x, y, "simt", "t4"), x, y)
 
 
 def test_simt_more_batch_dimensions_than_a_launch_walks() -> None:

@@ -3,6 +3,8 @@
 import itertools
 import math
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 import launched
 import pytest
@@ -14,6 +16,7 @@ from meta_tensors import meta, strided
 from strategies import batches, strides_for
 
 from tilesmith.core.device import ARCHITECTURES, KNOWN_GPUS, Device, named
+from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.errors import UnavailableError
 from tilesmith.core.params import TensorMap
 from tilesmith.core.plan import KernelLaunch, Plan
@@ -158,7 +161,8 @@ def assert_legal_simt(plan: Plan) -> None:
 def assert_legal_fp64_mma(plan: Plan) -> None:
     launch = only_launch(plan)
     assert entries(plan) == ["fp64_mma"]
-    c, matrices = constants_of(launch.kernel, fp64_mma.Constants), plan.problem.stored_by_rows
+    c = constants_of(launch.kernel, fp64_mma.Constants)
+    matrices = plan.problem if operands(plan)[0] == "a" else plan.problem.transposed
     tiles = math.ceil(matrices.m / c.tile_m), math.ceil(matrices.n / c.tile_n)
     assert launch.grid == (tiles[1] * plan.problem.batches, tiles[0], 1)
     assert operands(plan) in (("a", "b", "out"), ("b", "a", "out"))
@@ -626,3 +630,18 @@ def test_an_out_stored_by_rows_or_with_gaps_does_not_exchange_the_operands() -> 
     for out in (meta(300, 200), meta(300, 400)[:, ::2], meta(1, 200)):
         problem = Problem.of(meta(len(out), 50), meta(50, 200), out=out)
         assert operands(simt.plan(problem, H200, TILE_128)) == ("a", "b", "out")
+
+
+@pytest.mark.parametrize("family", [simt, fp64_mma])
+def test_two_transposes_exchange_the_operands_unless_there_is_a_kernel_that_reads_them(family: ModuleType) -> None:
+    def order(a: torch.Tensor, b: torch.Tensor, **more: Any) -> tuple[str, ...]:
+        candidates = list(family.candidates(Problem.of(a, b, **more), H200))
+        (found,) = {operands(candidate.plan()) for candidate in candidates}
+        return found
+
+    a, b = meta(64, 300).T, meta(200, 64).T
+    assert order(a, b) == ("a", "b", "out")
+    assert order(a, b, epilogue=Epilogue(activation="relu")) == ("b", "a", "out")
+    assert order(meta(64, 301).T, meta(201, 64).T) == ("b", "a", "out")
+    assert order(meta(64, 301).T, meta(201, 64).T, out=meta(201, 301).T) == ("b", "a", "out")
+    assert order(meta(301, 64), meta(64, 201), out=meta(201, 301).T) == ("a", "b", "out")

@@ -223,6 +223,38 @@ class Epilogue {
   __device__ __forceinline__ Value of(Sum sum, long long m, long long n) const {
     return of(sum, addends(m, n, true));
   }
+  // Both steps of many elements. They are activated in groups that take turns in the first place, since registers have
+  // no index that is known only when the kernel runs: unrolled, that would be most of what there is to compile.
+  template <int group, typename Sum, int count>
+  __device__ __forceinline__ void of_all(Value (&results)[count], const Sum (&sums)[count],
+                                         const Addends (&addends)[count]) const {
+    static_assert(count % group == 0);
+    if constexpr (!has_epilogue) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) results[i] = static_cast<Value>(sums[i]);
+    } else if (p_.activation == static_cast<int>(Activation::none)) {  // then nothing is rounded yet
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const Sum x = before_activation(sums[i], addends[i].bias);
+        results[i] = static_cast<Value>(has_residual() ? with_residual(x, addends[i].residual) : x);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < count; ++i) results[i] = static_cast<Value>(before_activation(sums[i], addends[i].bias));
+#pragma unroll 1
+      for (int turn = 0; turn < count / group; ++turn) {
+        Value first[group];
+#pragma unroll
+        for (int e = 0; e < group; ++e) first[e] = results[e];
+        activate(first);
+#pragma unroll
+        for (int i = 0; i < count; ++i) results[i] = i + group < count ? results[i + group] : first[i + group - count];
+      }
+      if (has_residual())
+#pragma unroll
+        for (int i = 0; i < count; ++i) results[i] = with_residual(results[i], addends[i].residual);
+    }
+  }
 
  private:
   template <Activation which, int count>

@@ -213,8 +213,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   }
   using Group = Vector<float, mmas_n>;
   Group results[share / mmas_n];
+  constexpr int at_once = share > 8 ? mmas_n : share;  // those few need no turns
+  float values[share];
+  epilogue.of_all<at_once>(values, total, addends);
 #pragma unroll
-  for (int i = 0; i < share; ++i) results[i / mmas_n].element[i % mmas_n] = epilogue.of(total[i], addends[i]);
+  for (int i = 0; i < share; ++i) results[i / mmas_n].element[i % mmas_n] = values[i];
 
   if (p.out_is_aligned) {
 #pragma unroll
@@ -241,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       *reinterpret_cast<Group*>(&exchanged[row_of(i)][column_of(i)]) = results[i / mmas_n];
     __syncthreads();
     const int column = threadIdx.x % plan::tile_n;
-#pragma unroll
+#pragma unroll 8
     for (int i = 0; i < plan::tile_m * plan::tile_n / plan::threads; ++i) {
       const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n;
       if (first_m + row < p.m && first_n + column < p.n)

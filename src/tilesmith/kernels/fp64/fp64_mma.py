@@ -96,7 +96,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
         return reason
     if len(problem.batch) > MAX_BATCH_DIMS:
         return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
-    p = problem.stored_by_rows
+    p = _oriented(problem)
     if all(_unsuited(tile, p) for tile in TILES):
         return "its sizes or strides cannot be counted with 32 bits"
     return None
@@ -104,7 +104,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the product."""
-    p, r = problem.stored_by_rows, _rates(device)
+    p, r = _oriented(problem), _rates(device)
     lines = _Lines.of(p.a), _Lines.of(p.b.transposed)
     for tile in TILES:
         if _unsuited(tile, p) is None:
@@ -120,10 +120,25 @@ def min_cycles(problem: Problem, device: Device) -> float:
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit it, each with its reason."""
-    p = problem.stored_by_rows
+    p = _oriented(problem)
     for tile in TILES:
         if reason := _unsuited(tile, p):
             yield Rejection(f"fp64_mma {tile}", reason)
+
+
+def _oriented(problem: Problem) -> Problem:
+    """The product or its transpose: that whose results are stored in vectors, if there are kernels that read it."""
+    p = problem.stored_by_rows
+    a, b = _Lines.of(p.a), _Lines.of(p.b.transposed)
+    if _has_kernels(a, b, common.kind_of_reads(a.aligned, b.aligned, p.epilogue)):
+        return p
+    return problem.transposed if p is problem else problem
+
+
+def _has_kernels(a: "_Lines", b: "_Lines", reads: common.Reads) -> bool:
+    """An A across K and a B along it are rare: they are multiplied as a transpose, unless there is no epilogue."""
+    _, _, has_epilogue = reads
+    return a.along_k or not b.along_k or not has_epilogue
 
 
 def _unsuited(tile: Tile, p: Problem) -> str | None:
@@ -187,8 +202,11 @@ def kernels(device: Device) -> Iterator[Kernel]:
     if not common.runs_on(device):
         return
     for tile, a_along_k, b_along_k in itertools.product(TILES, (True, False), (True, False)):
-        for a_aligned, b_aligned, has_epilogue in common.kinds_of_reads():
-            yield _kernel(tile, _Lines(a_along_k, a_aligned), _Lines(b_along_k, b_aligned), has_epilogue)
+        for reads in common.kinds_of_reads():
+            a_aligned, b_aligned, has_epilogue = reads
+            a, b = _Lines(a_along_k, a_aligned), _Lines(b_along_k, b_aligned)
+            if _has_kernels(a, b, reads):
+                yield _kernel(tile, a, b, has_epilogue)
 
 
 @cache
@@ -229,7 +247,7 @@ def _kernel(tile: Tile, a: "_Lines", b: "_Lines", has_epilogue: bool) -> Kernel:
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     """The plan that uses this tile."""
-    p = problem.stored_by_rows
+    p = _oriented(problem)
     tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
     a, b = _Lines.of(p.a), _Lines.of(p.b.transposed)
     missing_dims = MAX_BATCH_DIMS - len(p.batch)

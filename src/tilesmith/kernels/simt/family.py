@@ -63,29 +63,22 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the operands."""
-    p, r = problem.stored_by_rows, _rates(device)
-    reads = Reads.of(p)
-    for tile in catalogue.tiles(p.a.dtype):
-        if catalogue.unsuited(tile, p, reads) is None:
-            name = str(tile)
-            cycles = _cost(p, device, tile, reads, r).cycles
-            yield Candidate(f"simt {name}", cycles, partial(plan, problem, device, tile))
+    p, r = catalogue.oriented(problem), _rates(device)
+    for tile, reads in catalogue.offered(p).items():
+        yield Candidate(f"simt {tile}", _cost(p, device, tile, reads, r).cycles, partial(plan, problem, device, tile))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit them, each with its reason."""
-    p = problem.stored_by_rows
-    reads = Reads.of(p)
-    for tile in catalogue.tiles(p.a.dtype):
-        if reason := catalogue.unsuited(tile, p, reads):
-            yield Rejection(f"simt {tile}", reason)
+    unsuited = catalogue.unsuited(catalogue.oriented(problem))
+    return (Rejection(f"simt {tile}", reason) for tile, reason in unsuited)
 
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     """The plan that uses this tile."""
-    p = problem.stored_by_rows  # stores are vectors along a row
-    reads = Reads.of(p)
-    kernel = catalogue.kernel_of(p, tile, reads)
+    p = catalogue.oriented(problem)
+    reads = Reads.of(p, tile)
+    kernel = catalogue.kernel(p.a.dtype, tile, reads)
     cost = _cost(p, device, tile, reads, _rates(device))
     order: tuple[Buffer, Buffer] = ("a", "b") if p is problem else ("b", "a")
     every = Parameters.for_each_launch(p, (tile.m, tile.n), order, catalogue.out_vector(p))
@@ -119,9 +112,9 @@ def general_kernels(device: Device) -> list[Kernel]:
     """The kernels that do any float32 product: one for each pair of directions in which operands may be read, along K
     or across it, A's first. All of them read single elements of a batch, with 64-bit strides, and can add to what the
     output has."""
-    tile = next(tile for tile in TILES[torch.float32.itemsize] if tile.wide_index)
+    tile = catalogue.wide_index_tile(torch.float32)
     return [
-        catalogue.kernel(torch.float32, tile, Reads(a_along_k, b_along_k, (1, 1)), has_epilogue=False, may_add=True)
+        catalogue.kernel(torch.float32, tile, Reads(a_along_k, b_along_k, (1, 1)), may_add=True)
         for a_along_k, b_along_k in itertools.product((True, False), repeat=2)
     ]
 
@@ -135,7 +128,8 @@ def _cost(problem: Problem, device: Device, tile: Tile, reads: Reads, r: Rates) 
     shares = r.tiles[str(tile)]
     scalar_operands = reads.vectors.count(1)
     blocks = max(math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches, 1)
-    depth = math.ceil(problem.k / tile.k) * tile.k
+    steps = catalogue.unrolled_k(problem.a.dtype, tile)
+    depth = math.ceil(problem.k / steps) * steps
     work = tile.m * tile.n * depth / device.multiply_adds_per_clock
     work /= 1 - (1 - shares.scalar_share) * scalar_operands / 2
     rounds, rest = divmod(math.ceil(blocks / device.sm_count), tile.blocks_per_sm)

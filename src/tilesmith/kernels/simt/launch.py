@@ -27,6 +27,7 @@ class Constants(KernelConstants):
     tile_m: int
     tile_n: int
     tile_k: int
+    unrolled_k: int  # of its steps; where that is not all of them, there is less to compile
     thread_m: int
     thread_n: int
     lanes_m: int = LANES[0]
@@ -39,6 +40,7 @@ class Constants(KernelConstants):
     b_vector: int
     b_pitch: int
     raster_group: int = RASTER_GROUP
+    unrolls_stores: bool  # of all rows, in the widest vectors
     may_add: bool
     epilogue: EpilogueConstants
 

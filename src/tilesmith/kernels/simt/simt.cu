@@ -34,7 +34,8 @@ constexpr int group = 16 / sizeof(Accumulator);
 constexpr int warp_m = lanes_m * plan::thread_m;
 constexpr int warp_n = lanes_n * plan::thread_n;
 constexpr int warps_n = plan::tile_n / warp_n;
-static_assert(plan::tile_k % 2 == 0);
+constexpr bool unrolls_tiles = plan::unrolled_k == plan::tile_k;
+static_assert(plan::tile_k % plan::unrolled_k == 0 && plan::unrolled_k % 2 == 0);
 static_assert(plan::tile_m / warp_m * warps_n * 32 == plan::threads);
 
 struct Shared {
@@ -88,35 +89,42 @@ struct Corner {
   Index m, n;
 };
 
-// Stores them, of which those are inside that have smaller indices than the output's sizes.
+using Row = Accumulator[plan::thread_n];
+
+// Row i of them. Registers have no index that is known only when the kernel runs: each row has a branch.
+__device__ __forceinline__ void copy_row(Row& row, const Sums& sums, int i) {
+#pragma unroll
+  for (int r = 0; r < plan::thread_m; ++r)
+    if (r == i)
+#pragma unroll
+      for (int j = 0; j < plan::thread_n; ++j) row[j] = sums[r][j];
+}
+
+// Stores a row, of which those results are inside that have smaller indices than the output's columns.
 template <int width, typename Output>
-__device__ __forceinline__ void store(const Sums& sum, Output* out, Corner first, const Parameters& p) {
-  const Index m = p.m, n = p.n;
+__device__ __forceinline__ void store(const Row& results, Output* out, Index first_n, const Parameters& p) {
+  const Index n = p.n;
 #pragma unroll
-  for (int i = 0; i < plan::thread_m; ++i) {
-    const Index row = first.m + group_offset<lanes_m>(0, i);
+  for (int j = 0; j < plan::thread_n; j += width) {
+    const Index column = first_n + group_offset<lanes_n>(0, j);
+    Vector<Output, width> stored;
 #pragma unroll
-    for (int j = 0; j < plan::thread_n; j += width) {
-      const Index column = first.n + group_offset<lanes_n>(0, j);
-      Vector<Output, width> stored;
+    for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(results[j + e]);
+    if (column < n) {
+      auto* const to = reinterpret_cast<Vector<Output, width>*>(out + column * p.out_stride_n);
+      if constexpr (plan::may_add)
+        if (p.adds)
 #pragma unroll
-      for (int e = 0; e < width; ++e) stored.element[e] = narrow<Output>(sum[i][j + e]);
-      if (row < m && column < n) {
-        auto* const to = reinterpret_cast<Vector<Output, width>*>(out + row * p.out_stride_m + column * p.out_stride_n);
-        if constexpr (plan::may_add)
-          if (p.adds)
-#pragma unroll
-            for (int e = 0; e < width; ++e) stored.element[e] += to->element[e];
-        *to = stored;
-      }
+          for (int e = 0; e < width; ++e) stored.element[e] += to->element[e];
+      *to = stored;
     }
   }
 }
 
 // The epilogue of a thread's sums in one row, which take each step together.
 template <typename OwnEpilogue>
-__device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Accumulator (&sums)[plan::thread_n], Index row,
-                                      Index first_n, const Parameters& p) {
+__device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Row& sums, Index row, Index first_n,
+                                      const Parameters& p) {
   const Index n = p.n;
   const bool of_rows = epilogue.is_bias_of_rows();
 #pragma unroll
@@ -135,9 +143,10 @@ __device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Accumulator (
     }
 }
 
-// The same with the epilogue, in vectors as wide as the output has them.
+// Stores the sums with the epilogue, in vectors as wide as the output has them. For all rows that would be most of what
+// there is to compile: unrolled is only what most products have.
 template <typename Output>
-__device__ __forceinline__ void finish(Sums& sum, Corner first, const Parameters& p) {
+__device__ __forceinline__ void finish(const Sums& sums, Corner first, const Parameters& p) {
   Output* out = static_cast<Output*>(p.out);
   Epilogue<Output, 1> epilogue(p.epilogue);
   const long long matrix = ptx::forgotten(blockIdx.y) + static_cast<long long>(gridDim.y) * blockIdx.z;
@@ -145,19 +154,31 @@ __device__ __forceinline__ void finish(Sums& sum, Corner first, const Parameters
     out += index * p.batch[d].out_stride;
     epilogue.move_along(d, index);
   });
-  if constexpr (has_epilogue) {
-    const Index m = p.m;
+  const Index m = p.m;
+  if (plan::unrolls_stores && p.out_vector == group) {
 #pragma unroll
     for (int i = 0; i < plan::thread_m; ++i)
       if (const Index row = first.m + group_offset<lanes_m>(0, i); row < m)
-        apply(epilogue, sum[i], row, first.n, p);
+        store<group>(sums[i], out + row * p.out_stride_m, first.n, p);
+    return;
   }
-  if (p.out_vector == group)
-    store<group>(sum, out, first, p);
-  else if (group > 2 && p.out_vector == 2)
-    store<2>(sum, out, first, p);
-  else
-    store<1>(sum, out, first, p);
+#pragma unroll 1
+  for (int i = 0; i < plan::thread_m; ++i) {
+    const Index row = first.m + group_offset<lanes_m>(0, i);
+    if (row >= m)
+      continue;
+    Row results;
+    copy_row(results, sums, i);
+    if constexpr (has_epilogue)
+      apply(epilogue, results, row, first.n, p);
+    Output* const to = out + row * p.out_stride_m;
+    if (!plan::unrolls_stores && p.out_vector == group)
+      store<group>(results, to, first.n, p);
+    else if (group > 2 && p.out_vector == 2)
+      store<2>(results, to, first.n, p);
+    else
+      store<1>(results, to, first.n, p);
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
@@ -175,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     b += index * p.batch[d].b_stride;
   });
 
-  const Index m = p.m, n = p.n, k = p.k;
+  const Index size_m = p.m, size_n = p.n, k = p.k;
   TileCoordinate tile = grouped_tile(blockIdx.x, p.tiles_m, p.tiles_n, plan::raster_group);
   const Index first_m = static_cast<Index>(tile.m) * plan::tile_m;
   const Index first_n = static_cast<Index>(tile.n) * plan::tile_n;
@@ -187,11 +208,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const int warp_first_n = warp % warps_n * warp_n;
 
   StagedTile<Element, Accumulator, Index, plan::tile_m, plan::tile_k, plan::a_pitch, plan::threads, plan::a_along_k,
-             plan::a_vector>
-      a_tile(a, first_m, m, p.a_stride_m, p.a_stride_k);
+             plan::a_vector, unrolls_tiles>
+      a_tile(a, first_m, size_m, p.a_stride_m, p.a_stride_k);
   StagedTile<Element, Accumulator, Index, plan::tile_n, plan::tile_k, plan::b_pitch, plan::threads, plan::b_along_k,
-             plan::b_vector>
-      b_tile(b, first_n, n, p.b_stride_n, p.b_stride_k);
+             plan::b_vector, unrolls_tiles>
+      b_tile(b, first_n, size_n, p.b_stride_n, p.b_stride_k);
 
   Accumulator sum[plan::thread_m][plan::thread_n] = {};
 
@@ -208,28 +229,34 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 
   int buffer = 0;
   for (Index k_left = k; k_left > 0; k_left -= plan::tile_k) {
+#pragma unroll 1
+    for (int first_kk = 0; first_kk < plan::tile_k; first_kk += plan::unrolled_k) {
+      if (!unrolls_tiles && first_kk >= k_left)
+        break;
 #pragma unroll
-    for (int kk = 0; kk < plan::tile_k; ++kk) {
-      if (kk == 0) {
-        a_tile.load(k_left - plan::tile_k);
-        b_tile.load(k_left - plan::tile_k);
+      for (int i = 0; i < plan::unrolled_k; ++i) {
+        const int kk = first_kk + i;
+        if (kk == 0) {
+          a_tile.load(k_left - plan::tile_k);
+          b_tile.load(k_left - plan::tile_k);
+        }
+        if (i == plan::unrolled_k - 1 && kk == plan::tile_k - 1) {
+          // One barrier a tile is enough: the buffer written here was last read before the previous one.
+          buffer ^= 1;
+          a_tile.store(shared.a[buffer]);
+          b_tile.store(shared.b[buffer]);
+          __syncthreads();
+          a_row = &shared.a[buffer][0][warp_first_m + lane_m * group];
+          b_row = &shared.b[buffer][0][warp_first_n + lane_n * group];
+        }
+        const int next = (kk + 1) % plan::tile_k;
+        fragments[(i + 1) % 2].read(a_row + next * plan::a_pitch, b_row + next * plan::b_pitch);
+        const Fragments& now = fragments[i % 2];
+#pragma unroll
+        for (int m = 0; m < plan::thread_m; ++m)
+#pragma unroll
+          for (int n = 0; n < plan::thread_n; ++n) sum[m][n] = multiply_add(now.a[m], now.b[n], sum[m][n]);
       }
-      if (kk == plan::tile_k - 1) {
-        // One barrier a tile is enough: the buffer written here was last read before the previous one.
-        buffer ^= 1;
-        a_tile.store(shared.a[buffer]);
-        b_tile.store(shared.b[buffer]);
-        __syncthreads();
-        a_row = &shared.a[buffer][0][warp_first_m + lane_m * group];
-        b_row = &shared.b[buffer][0][warp_first_n + lane_n * group];
-      }
-      const int next = (kk + 1) % plan::tile_k;
-      fragments[(kk + 1) % 2].read(a_row + next * plan::a_pitch, b_row + next * plan::b_pitch);
-      const Fragments& now = fragments[kk % 2];
-#pragma unroll
-      for (int i = 0; i < plan::thread_m; ++i)
-#pragma unroll
-        for (int j = 0; j < plan::thread_n; ++j) sum[i][j] = multiply_add(now.a[i], now.b[j], sum[i][j]);
     }
   }
 

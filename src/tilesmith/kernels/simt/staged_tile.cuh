@@ -16,7 +16,7 @@
 namespace tilesmith {
 
 template <typename Element, typename Accumulator, typename Index, int extent, int depth, int pitch, int threads,
-          bool along_k, int vector>
+          bool along_k, int vector, bool whole_tiles_apart>
 class StagedTile {
   using Loaded = Vector<Element, vector>;
   using Rows = Accumulator (&)[depth][pitch];
@@ -55,7 +55,7 @@ class StagedTile {
 
   // Starts the loads of the next tile along K, which has `k_left` elements before K's end.
   __device__ __forceinline__ void load(Index k_left) {
-    if (k_left >= depth) {
+    if (whole_tiles_apart && k_left >= depth) {
       // Whole tiles write no zeros (5% of the speed): a vector outside of the matrix was zero from the start.
 #pragma unroll
       for (int i = 0; i < vectors; ++i)
