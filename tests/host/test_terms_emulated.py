@@ -154,6 +154,16 @@ def test_batches_are_split_and_multiplied_matrix_by_matrix(a: tuple[int, ...], b
         assert_right(SMALL, normal(*a), normal(*b, seed=1), usual, graded, device=device)
 
 
+@pytest.mark.parametrize("accuracy", ["fp32", "tf32"])
+def test_blocks_with_several_tiles_stop_after_the_first_if_results_do_not_count(accuracy: Accuracy) -> None:
+    """The range check is made during the first tile; those of a cluster stop together."""
+    c, few = Configuration(64, 32, cluster=2), replace(H200, sm_count=4)
+    plan = assert_right(
+        c, normal(330, 200), normal(200, 100, seed=1), graded, usual, special, accuracy=accuracy, device=few
+    )
+    assert plan.product.grid[0] <= 4  # for 24 tiles
+
+
 @pytest.mark.parametrize(("tile_n", "device"), [(64, H200), (192, FEW_SMS)])
 def test_single_steps_store_their_fragments_directly(tile_n: int, device: Device) -> None:
     """They do where lines are aligned. B is stationary if there are few blocks."""
