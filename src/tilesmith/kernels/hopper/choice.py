@@ -114,7 +114,8 @@ class _Side:
 
     def _tile(self, c: Configuration) -> cost_model.TileClocks | None:
         """What tiles of a configuration cost; None if it does not suit the product."""
-        if excluded(self._layout, self._device, c) is not None:
+        is_offered = _is_offered(self._layout, c)  # most are not, which is quickly seen
+        if not is_offered or excluded(self._layout, self._device, c) is not None:
             return None
         if self._work is None:
             self._work = _work(self._layout, c)
@@ -179,11 +180,15 @@ def excluded(layout: Layout, device: Device, c: Configuration) -> str | None:
     """Why a plan does not have this configuration; None if it may."""
     if reason := unsuited_to(layout, device, c):
         return reason
-    if (c.tile_m, c.tile_n, c.cluster) not in catalogue.offered(layout.traits):
+    if not _is_offered(layout, c):
         return f"the catalogue has no tiles of {c.tile_m}x{c.tile_n} in clusters of {c.cluster} for such products"
     if may_skip_zeros(layout.problem) and not skips_zeros(layout.problem, c):
         return "it would multiply zeros that others leave out"
     return None
+
+
+def _is_offered(layout: Layout, c: Configuration) -> bool:
+    return (c.tile_m, c.tile_n, c.cluster) in catalogue.offered(layout.traits)
 
 
 def for_full_range(c: Configuration) -> Configuration:
