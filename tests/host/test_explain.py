@@ -165,12 +165,15 @@ def test_planes_are_explained() -> None:
     assert split.words.does == does
     assert "three products of 2 by 2 float16 terms" in product.words.does
     assert (product.words.terms, product.words.term_products) == ((2, 2), 3)
-    assert product.words.returns_at_once == "if the range statistics find values that these terms cannot hold"
+    assert (
+        product.words.stops
+        == "stops after its first tiles if the range statistics find values that these terms cannot hold"
+    )
     does = "splits both operands into three bfloat16 terms each, which hold float32's whole range"
     assert wide_split.words.does == does
     assert "six products of 3 by 3 bfloat16 terms" in wide_product.words.does
-    assert wide_split.words.returns_at_once == wide_product.words.returns_at_once != product.words.returns_at_once
-    assert split.words.returns_at_once is None
+    assert wide_split.words.stops == wide_product.words.stops != product.words.stops
+    assert split.words.stops is None
     assert [part.name for part in found.estimate.parts] == ["preparation", "product", "idle launches"]
     assert not found.promises.independent_of_other_rows
     assert "No larger than that of torch's float32 product" in one_line(str(found))
@@ -184,7 +187,7 @@ def test_an_operand_that_the_product_splits_itself_is_explained() -> None:
     assert split.words.does.startswith("splits B into two float16 terms, scaled")
     assert split.words.does.endswith("; finds scales for A, which the product splits itself")
     assert "one operand split in registers on the way" in product.words.does
-    assert product.words.returns_at_once is None
+    assert product.words.stops is None
 
 
 def test_a_packed_operand_is_not_split() -> None:

@@ -30,8 +30,8 @@ class Launch:
         first = f"  {number} {self.kernel:<14} "
         indent, words = " " * len(first), self.words
         yield from paragraph(words.does, first)
-        if words.returns_at_once:
-            yield from paragraph(f"returns at once {words.returns_at_once}", indent)
+        if words.stops:
+            yield from paragraph(words.stops, indent)
         yield from paragraph(self._launched, indent)
         if words.registers:
             loading, multiplying = words.registers

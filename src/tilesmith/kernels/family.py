@@ -22,7 +22,7 @@ class LaunchWords:
     """A launch as a person reads it."""
 
     does: str
-    returns_at_once: str | None = None  # when it does; None if it never does
+    stops: str | None = None  # when, and after what; None if it never does before its end
     pipeline_stages: int | None = None  # that loads are ahead of the arithmetic; None if there is no such ring
     terms: tuple[int, int] | None = None  # of its operands, if it multiplies 16-bit terms of float32
     term_products: int | None = None

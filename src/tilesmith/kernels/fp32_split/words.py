@@ -6,8 +6,8 @@ from tilesmith.kernels.family import LaunchWords
 from tilesmith.kernels.fp32_split.launch import Constants, Parameters
 from tilesmith.kernels.fp32_split.terms import SCHEMES, Scheme
 
-RETURNS_IF_OUT_OF_RANGE = "if the range statistics find values that these terms cannot hold"
-RETURNS_IF_IN_RANGE = "unless the range check finds values that float16 terms cannot hold"
+STOPS_IF_OUT_OF_RANGE = "stops after its first tiles if the range statistics find values that these terms cannot hold"
+RETURNS_IF_IN_RANGE = "returns at once unless the range check finds values that float16 terms cannot hold"
 
 
 def scheme_of(plan: Plan, *, full_range: bool) -> Scheme:
@@ -37,4 +37,4 @@ def describe(launch: KernelLaunch, plan: Plan) -> LaunchWords:
         does = f"splits both operands into {terms[0]} each{ending}"
     else:
         does = f"splits {listed([f'{x} into {those}' for x, those in zip(operands, terms, strict=True)])}{ending}"
-    return LaunchWords(does, returns_at_once=RETURNS_IF_IN_RANGE if c.full_range else None)
+    return LaunchWords(does, stops=RETURNS_IF_IN_RANGE if c.full_range else None)

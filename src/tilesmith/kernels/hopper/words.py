@@ -9,7 +9,7 @@ from tilesmith.kernels import words
 from tilesmith.kernels.family import LaunchWords, SumWords
 from tilesmith.kernels.fp32_split.launch import Constants as SplitConstants
 from tilesmith.kernels.fp32_split.terms import SCHEMES, term_products
-from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, RETURNS_IF_OUT_OF_RANGE, dtype_of, scheme_of
+from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT_OF_RANGE, dtype_of, scheme_of
 from tilesmith.kernels.fp32_split.words import describe as split_words
 from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters
@@ -27,7 +27,7 @@ def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
 
 def _product_words(c: GemmConstants, launch: KernelLaunch, plan: Plan) -> LaunchWords:
     does = f"multiplies on the tensor cores: tiles of {c.tile_m} x {c.tile_n}"
-    terms = products = returns_at_once = None
+    terms = products = stops = None
     if isinstance(c, RsConstants):
         terms = (c.a_terms, c.b_terms) if isinstance(c, TermConstants) else (c.terms, c.terms)
         products = term_products(*terms) + c.with_least_product  # short sums keep the least one, too
@@ -35,8 +35,7 @@ def _product_words(c: GemmConstants, launch: KernelLaunch, plan: Plan) -> Launch
         does += f", {count(products, 'product')} of {terms[0]} by {terms[1]} {dtype} terms"
         if not isinstance(c, TermConstants):
             does += ", one operand split in registers on the way"
-        returns = {Runs.IF_IN_RANGE: RETURNS_IF_OUT_OF_RANGE, Runs.IF_OUT_OF_RANGE: RETURNS_IF_IN_RANGE}
-        returns_at_once = returns.get(c.runs)
+        stops = {Runs.IF_IN_RANGE: STOPS_IF_OUT_OF_RANGE, Runs.IF_OUT_OF_RANGE: RETURNS_IF_IN_RANGE}.get(c.runs)
     if c.stationary_b:
         does += "; a block keeps its columns of the second operand"
     assert isinstance(launch.parameters, GemmParameters | Fp32Parameters)
@@ -44,7 +43,7 @@ def _product_words(c: GemmConstants, launch: KernelLaunch, plan: Plan) -> Launch
         does += words.LEAVES_PARTIALS
     return LaunchWords(
         does,
-        returns_at_once=returns_at_once,
+        stops=stops,
         pipeline_stages=c.stages,
         terms=terms,
         term_products=products,
