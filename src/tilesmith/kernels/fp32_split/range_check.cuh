@@ -34,6 +34,37 @@ struct RangeStats {
     peak = max(peak, other.peak);
     beyond = max(beyond, other.beyond);
   }
+  // Of the same rows, but another K chunk.
+  __device__ __forceinline__ void add_k_chunk(const RangeStats& other) {
+    min_large += other.min_large;
+    max_inexact += other.max_inexact;
+    peak = max(peak, other.peak);
+    beyond = max(beyond, other.beyond);
+  }
+
+  // Adds those of the other lanes of the warp that have the same K chunk: they are a multiple of k_chunks apart. Not
+  // what is the same for all K chunks.
+  __device__ __forceinline__ void join_rows(int k_chunks) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const int large = __shfl_xor_sync(0xffffffffu, min_large, distance);
+      const int inexact = __shfl_xor_sync(0xffffffffu, max_inexact, distance);
+      min_large = distance >= k_chunks ? min(min_large, large) : min_large;
+      max_inexact = distance >= k_chunks ? max(max_inexact, inexact) : max_inexact;
+    }
+  }
+  // And then those that have another one.
+  __device__ __forceinline__ void join_k_chunks(int k_chunks) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const int large = __shfl_xor_sync(0xffffffffu, min_large, distance);
+      const int inexact = __shfl_xor_sync(0xffffffffu, max_inexact, distance);
+      min_large += distance < k_chunks ? large : 0;
+      max_inexact += distance < k_chunks ? inexact : 0;
+    }
+    peak = ptx::warp_max(peak);
+    beyond = ptx::warp_max(beyond);
+  }
 };
 
 enum class RangeCheck : int {
@@ -76,13 +107,7 @@ struct TotalOfBlocks {
   __device__ __forceinline__ void put(const RangeStats* counted, int count, int k_chunks) {
     RangeStats own = RangeStats::none();
     for (int i = threadIdx.x; i < count; i += threads) own.add(counted[i]);
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {  // lanes a multiple of k_chunks apart have the same one
-      const int large = __shfl_xor_sync(0xffffffffu, own.min_large, distance);
-      const int inexact = __shfl_xor_sync(0xffffffffu, own.max_inexact, distance);
-      own.min_large = distance >= k_chunks ? min(own.min_large, large) : own.min_large;
-      own.max_inexact = distance >= k_chunks ? max(own.max_inexact, inexact) : own.max_inexact;
-    }
+    own.join_rows(k_chunks);
     lanes[threadIdx.x / 32][threadIdx.x % 32] = own;
   }
 
@@ -93,20 +118,9 @@ struct TotalOfBlocks {
     for (int first = 0; first < apart; ++first) {
       RangeStats k_chunk = RangeStats::none();
       for (int warp = first; warp < warps; warp += apart) k_chunk.add(lanes[warp][threadIdx.x % 32]);
-      sum.min_large += k_chunk.min_large;
-      sum.max_inexact += k_chunk.max_inexact;
-      sum.peak = max(sum.peak, k_chunk.peak);
-      sum.beyond = max(sum.beyond, k_chunk.beyond);
+      sum.add_k_chunk(k_chunk);
     }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const int large = __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
-      const int inexact = __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
-      sum.min_large += distance < k_chunks ? large : 0;
-      sum.max_inexact += distance < k_chunks ? inexact : 0;
-    }
-    sum.peak = ptx::warp_max(sum.peak);
-    sum.beyond = ptx::warp_max(sum.beyond);
+    sum.join_k_chunks(k_chunks);
     return sum;
   }
 };
@@ -119,27 +133,10 @@ __device__ __forceinline__ RangeStats total_of_blocks(const RangeStats* counted,
     RangeStats k_chunk = RangeStats::none();
 #pragma unroll 4
     for (int i = first; i < count; i += step) k_chunk.add(counted[i]);
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {  // lanes a multiple of k_chunks apart have the same one
-      const int large = __shfl_xor_sync(0xffffffffu, k_chunk.min_large, distance);
-      const int inexact = __shfl_xor_sync(0xffffffffu, k_chunk.max_inexact, distance);
-      k_chunk.min_large = distance >= k_chunks ? min(k_chunk.min_large, large) : k_chunk.min_large;
-      k_chunk.max_inexact = distance >= k_chunks ? max(k_chunk.max_inexact, inexact) : k_chunk.max_inexact;
-    }
-    sum.min_large += k_chunk.min_large;
-    sum.max_inexact += k_chunk.max_inexact;
-    sum.peak = max(sum.peak, k_chunk.peak);
-    sum.beyond = max(sum.beyond, k_chunk.beyond);
+    k_chunk.join_rows(k_chunks);
+    sum.add_k_chunk(k_chunk);
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const int large = __shfl_xor_sync(0xffffffffu, sum.min_large, distance);
-    const int inexact = __shfl_xor_sync(0xffffffffu, sum.max_inexact, distance);
-    sum.min_large += distance < k_chunks ? large : 0;
-    sum.max_inexact += distance < k_chunks ? inexact : 0;
-  }
-  sum.peak = ptx::warp_max(sum.peak);
-  sum.beyond = ptx::warp_max(sum.beyond);
+  sum.join_k_chunks(k_chunks);
   return sum;
 }
 
