@@ -173,10 +173,8 @@ def _of_results(traits: Traits, tiles: dict[str, frozenset[Shape]]) -> str:
         return "across" if traits.out_aligned or "odd across" not in tiles else "odd across"
     if traits.only_stores:
         return "short" if traits.out_aligned else "odd short"
-    kind = "batched" if traits.batch_dims and "batched" in tiles else ""
-    if traits.out_aligned:
-        return kind or "plain"
-    return f"odd {kind}" if f"odd {kind}" in tiles else "odd"
+    kind, batched = ("plain", "batched") if traits.out_aligned else ("odd", "odd batched")
+    return batched if traits.batch_dims and batched in tiles else kind
 
 
 def _with_epilogue(traits: Traits) -> str:
@@ -281,8 +279,8 @@ def _fp32_results(operands: dict[str, Any]) -> Iterator[Traits]:
         for rs in _FLAGS if operands["a_terms"] == operands["b_terms"] > 1 and not (is_full and has_two) else (False,):
             for along_m, aligned in itertools.product(_FLAGS, (False,) if is_full else _FLAGS):
                 for batch_dims in (MAX_BATCH_DIMS,) if is_full or is_mixed else (1,) if rs else (1, MAX_BATCH_DIMS):
-                    has_partial, has_direct = aligned, not (aligned and along_m and batch_dims == MAX_BATCH_DIMS)
-                    for out_dims in {*([1] if has_partial else []), *([batch_dims] if has_direct else [])}:
+                    is_crossed = along_m and batch_dims == MAX_BATCH_DIMS  # aligned are parts of K alone
+                    for out_dims in ({1} if is_crossed else {1, batch_dims}) if aligned else {batch_dims}:
                         yield _kind(out, batch_dims, out_dims, rs=rs, out_along_m=along_m, out_aligned=aligned)
         if not is_full and not is_mixed:
             yield _kind(out, batch_dims=0)

@@ -18,11 +18,11 @@ __device__ __forceinline__ void stage(const Driver& driver, const Results& resul
   }
 }
 
-// Stores results that wait in small steps, and calls `meanwhile` after each. These are loops, and not written out for
-// each chunk: otherwise a kernel takes several times as long to compile. Only where the stores take all the time, the
-// parts of a chunk are.
+// Of a chunk: all, where the stores take all the time.
 constexpr int parts_written_out = plan::only_stores ? ResultStorer::parts : 1;
 
+// Stores results that wait in small steps, and calls `meanwhile` after each. These are loops, and not written out for
+// each chunk: otherwise a kernel takes several times as long to compile.
 template <typename Driver, typename Meanwhile>
 __device__ __forceinline__ void store_in_steps(const Driver& driver, const Results& results, Meanwhile meanwhile) {
 #pragma unroll 1
@@ -50,7 +50,8 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
   Driver driver(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
-  bool is_waiting = false, is_known = false;  // that results count
+  bool is_waiting = false;
+  bool is_known = false;  // that results count
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     products.first();
     const Work work = tiles.work();

@@ -14,7 +14,8 @@ __device__ __forceinline__ void consume_terms(const Parameters& p, Shared& share
   Driver driver(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
-  bool is_waiting = false, is_known = false;  // that results count
+  bool is_waiting = false;
+  bool is_known = false;  // that results count
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = shared.without_zeros(tiles.work(), p.schedule);
     const auto facts = driver.facts(work);
