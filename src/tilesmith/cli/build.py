@@ -1,7 +1,10 @@
 """`tilesmith build`: all kernels of an architecture, or those of products, compiled ahead into one archive."""
 
+import multiprocessing
+import signal
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,6 +79,8 @@ def build(
         cache.put(path, content)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED) from None
+    except BrokenProcessPool as error:
+        raise UnusableError("a compiler ended before its kernel was done; with fewer --jobs it has more memory") from error
     except OSError as error:
         raise UnusableError(f"cannot write {path}: {error}") from error
     built = Built(str(path), arch, len(cubins), len(content), round(time.monotonic() - start, 1))
@@ -127,17 +132,26 @@ def _make_folder(path: Path) -> None:
 
 
 def _compiled(kernels: list[Kernel], arch: str, jobs: int) -> dict[Kernel, bytes]:
-    """The cubins, from the cache on disk or compiled. After Ctrl-C, those that are being compiled are kept there."""
+    """The cubins, from the cache on disk or compiled. After Ctrl-C, those that are being compiled are kept there.
+
+    Processes compile them: threads would wait for each other in NVRTC, the more the more cores there are."""
     cubins: dict[Kernel, bytes] = {}
-    progress = progress_bar(Console(stderr=True))
-    with progress, ThreadPoolExecutor(jobs) as pool:
-        task = progress.add_task(f"Compiling for {arch}", total=len(kernels))
+    forked = multiprocessing.get_context("fork")  # nothing here has started a thread yet
+    with ProcessPoolExecutor(min(jobs, max(len(kernels), 1)), forked, initializer=_ignore_interrupts) as pool:
         pending = {pool.submit(cache.cubin, source.render(kernel), arch): kernel for kernel in kernels}
+        progress = progress_bar(Console(stderr=True))
         try:
-            for done in as_completed(pending):
-                cubins[pending[done]] = done.result()
-                progress.advance(task)
+            with progress:
+                task = progress.add_task(f"Compiling for {arch}", total=len(kernels))
+                for done in as_completed(pending):
+                    cubins[pending[done]] = done.result()
+                    progress.advance(task)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return cubins
+
+
+def _ignore_interrupts() -> None:
+    """Of a terminal, which sends them to all processes: the first one decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
