@@ -24,6 +24,7 @@ _TF32_ROUNDINGS: Final = 2.2 * 2.0**-11  # of two operands to 11 bits, and a hai
 _TF32_NORM: Final = 1.05  # times torch's, on data where chance has no part in it
 _ORDINARY: Final = ("uniform", "normal", "lognormal", "outliers")
 _WALK: Final = 4.0  # times the square root of K roundings: the worst of millions of sums
+_VANISHING: Final = 1 / 8  # of K roundings: a long chain of lognormal values loses most of its small terms, one by one
 _CUT_OFF: Final = 2.0**-27  # of a sum for each of K, by tensor cores, which do not round
 _STEEPEST: Final = 1.13  # slope of any activation
 _ROUNDINGS_OF_ACTIVATION: Final = 16
@@ -154,7 +155,8 @@ def _factor_and_norm(
         case "float64":
             return 2 * roundings * 2.0**-53, none  # the reference has no better
         case "ieee":
-            return roundings * 2.0**-24, none
+            vanishing = _VANISHING * k if case.values == "lognormal" else 0.0
+            return max(roundings, vanishing) * 2.0**-24, none
         case "fp32" | "tf32" as accuracy:
             theirs = _torchs_product(tensors, accuracy)
             comp, torchs_norm = _errors(theirs, exact.product, exact.size, is_sure)
