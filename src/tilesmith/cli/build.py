@@ -80,7 +80,9 @@ def build(
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED) from None
     except BrokenProcessPool as error:
-        raise UnusableError("a compiler ended before its kernel was done; with fewer --jobs it has more memory") from error
+        raise UnusableError(
+            "a compiler ended before its kernel was done; with fewer --jobs it has more memory"
+        ) from error
     except OSError as error:
         raise UnusableError(f"cannot write {path}: {error}") from error
     built = Built(str(path), arch, len(cubins), len(content), round(time.monotonic() - start, 1))
