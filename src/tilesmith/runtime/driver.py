@@ -45,27 +45,28 @@ class Launches:
     )
 
     def __init__(self, functions: Sequence[Function], launches: Sequence[KernelLaunch]) -> None:
-        filled = [launch.parameters.filled for launch in launches]
-        position = len(launches) * _CONFIG.size  # the configurations come first
-        self._reserve(position + sum([_aligned(layout.packer.size) for layout, _ in filled]))
-        memory, begin = self._memory, ctypes.addressof(self._memory)
-        addresses, calls, maps = list[int](), list[int](), list[_MapSlot]()
-        config = 0
-        for function, launch, (layout, values) in zip(functions, launches, filled, strict=True):
+        filled = [launch.parameters.filled() for launch in launches]
+        sizes = [-(-layout.packer.size // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT for layout, _ in filled]
+        config, position = 0, len(launches) * _CONFIG.size  # the configurations come first
+        self._reserve(position + sum(sizes))
+        memory, begin, places = self._memory, ctypes.addressof(self._memory), _PLACES
+        addresses, calls, maps = list[int](), list[tuple[int, int, int, int]](), list[_MapSlot]()
+        for function, launch, (layout, values), size in zip(functions, launches, filled, sizes, strict=True):
             layout.packer.pack_into(memory, position, *layout.numbers(values))
-            for i, at in layout.pointers:
-                if (address := values[i]) is not None:
-                    addresses += (position + at, _PLACES[address.buffer], address.offset)
-            for i, at in layout.maps:
-                if (tensor_map := values[i]) is not None:
+            for at, address in zip(layout.address_positions, layout.addresses(values), strict=True):
+                if address is not None:
+                    buffer, offset = address
+                    addresses += ((position + at) // _WORD, places[buffer], offset)
+            for at, tensor_map in zip(layout.map_positions, layout.maps(values), strict=True):
+                if tensor_map is not None:
                     maps.append(_MapSlot.of(tensor_map, position + at))
-            kernel, (attributes, count) = launch.kernel, _attributes(launch.cluster, launch.awaits_predecessor)
+            kernel, _, grid, cluster, awaits_predecessor, _ = launch
             _CONFIG.pack_into(
-                *(memory, config, *launch.grid, kernel.threads, 1, 1, kernel.shared_bytes),
-                *(0, ctypes.addressof(attributes), count, begin + position),
+                *(memory, config, *grid, kernel.threads, 1, 1, kernel.shared_bytes, 0),
+                *(*_attributes(cluster, awaits_predecessor), begin + position),
             )
-            calls += (begin + config, int(function.handle), begin + config + _ARGUMENTS_OFFSET)
-            config, position = config + _CONFIG.size, position + _aligned(layout.packer.size)
+            calls.append((begin + config, int(function.handle), begin + config + _ARGUMENTS_OFFSET, 0))
+            config, position = config + _CONFIG.size, position + size
         self._addresses, self._calls, self._maps = tuple(addresses), tuple(calls), tuple(maps)
         self._forget()
 
@@ -73,14 +74,12 @@ class Launches:
         """The same launches with memory of their own. Another thread may use these meanwhile: all that it changes is
         written anew."""
         new = object.__new__(Launches)
-        new._reserve(len(self._memory))
+        new._reserve(ctypes.sizeof(self._memory))
         begin, moved = ctypes.addressof(new._memory), ctypes.addressof(new._memory) - ctypes.addressof(self._memory)
-        ctypes.memmove(begin, self._memory, len(self._memory))
-        calls = list[int]()
-        for config, function, arguments in _threes(self._calls):
-            calls += (config + moved, function, arguments + moved)
-            at = arguments + moved - begin
-            _pack_address(new._memory, at, _unpack_address(new._memory, at)[0] + moved)
+        ctypes.memmove(begin, self._memory, ctypes.sizeof(self._memory))
+        calls = [(config + moved, function, at + moved, 0) for config, function, at, _ in self._calls]
+        for _, _, at, _ in calls:
+            new._memory[(at - begin) // _WORD] += moved
         new._addresses, new._calls, new._maps = self._addresses, tuple(calls), self._maps
         new._forget()
         return new
@@ -103,19 +102,20 @@ class Launches:
         if buffers != self._buffers:
             self._point_to(buffers)
         if stream != self._stream:
-            for config in range(0, len(self._calls) // 3 * _CONFIG.size, _CONFIG.size):
-                _pack_address(self._memory, config + _STREAM_OFFSET, stream)
+            for i in range(len(self._calls)):
+                self._memory[(i * _CONFIG.size + _STREAM_OFFSET) // _WORD] = stream
             self._stream = stream
-        launch, each = self._launch, iter(self._calls)
-        for config, function, arguments in zip(each, each, each, strict=False):
-            status = launch(config, function, arguments, 0)
+        launch = self._launch
+        for call in self._calls:
+            status = launch(*call)
             if status != 0:
-                _recover(status, device_index, launch, config, function, arguments, 0)
+                _recover(status, device_index, launch, *call)
 
     def _point_to(self, buffers: tuple[int, ...]) -> None:
         memory = self._memory
-        for position, buffer, offset in _threes(self._addresses):
-            _pack_address(memory, position, buffers[buffer] + offset)
+        each = iter(self._addresses)  # three by three: one container, where there would be dozens
+        for word, buffer, offset in zip(each, each, each, strict=True):
+            memory[word] = buffers[buffer] + offset
         pointed = self._pointed
         for i, slot in enumerate(self._maps):
             if pointed[i] != (address := buffers[slot.buffer]):
@@ -141,19 +141,9 @@ class Launches:
                 known[index, address] = ctypes.string_at(where, _TENSOR_MAP_BYTES)
 
 
-def _threes(values: tuple[int, ...]) -> "zip[tuple[int, int, int]]":
-    """A flat tuple three by three: one container, where three times as many would be kept."""
-    each = iter(values)
-    return zip(each, each, each, strict=False)
-
-
 @cache
-def _array(size_bytes: int) -> type["ctypes.Array[ctypes.c_char]"]:
-    return ctypes.c_char * size_bytes
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT
+def _array(size_bytes: int) -> type["ctypes.Array[ctypes.c_int64]"]:
+    return ctypes.c_int64 * (size_bytes // _WORD)
 
 
 class LaunchGraph:
@@ -231,13 +221,14 @@ def _recover(status: int, device_index: int, launch: Any, *arguments: int) -> No
 # it, for us, the address of the arguments. CUlaunchAttribute: its name, and up to 64 bytes.
 _CONFIG: Final = struct.Struct("<7I4xqqI4xq")
 _STREAM_OFFSET: Final = 32
-_ARGUMENTS_OFFSET: Final = _CONFIG.size - 8
+_WORD: Final = 8  # bytes: of an address
+_ARGUMENTS_OFFSET: Final = _CONFIG.size - _WORD
 _ATTRIBUTE: Final = struct.Struct("<I4x64s")
 
 
 @cache
-def _attributes(cluster: int, awaits_predecessor: bool) -> tuple["ctypes.Array[ctypes.c_char]", int]:
-    """The attributes of launches, one behind the other, in memory that stays; and how many there are."""
+def _attributes(cluster: int, awaits_predecessor: bool) -> tuple[int, int]:
+    """The attributes of launches, one behind the other: where they are, and how many."""
     names = _driver().CUlaunchAttributeID
     values = {}
     if cluster > 1:
@@ -245,7 +236,12 @@ def _attributes(cluster: int, awaits_predecessor: bool) -> tuple["ctypes.Array[c
     if awaits_predecessor:
         values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
     packed = b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
-    return ctypes.create_string_buffer(packed, len(packed)), len(values)
+    memory = ctypes.create_string_buffer(packed, len(packed))
+    _attributes_memory.append(memory)
+    return ctypes.addressof(memory), len(values)
+
+
+_attributes_memory: Final[list[Any]] = []  # it stays
 
 
 _POINTER: Final = ctypes.c_void_p
@@ -260,9 +256,6 @@ def _raw(name: str, *arguments: Any) -> Any:
     function.restype = ctypes.c_int
     return function
 
-
-_pack_address = struct.Struct("<q").pack_into
-_unpack_address = struct.Struct("<q").unpack_from
 
 _PLACES: Final = {buffer: place for place, buffer in enumerate(BUFFERS)}
 _TENSOR_MAP_BYTES: Final = 128

@@ -51,7 +51,11 @@ class GraphReplay(Generic[AnyGraph]):
 
     def note(self, buffers: Buffers, record: Callable[[Buffers], AnyGraph]) -> None:
         """Counts launches that were made one by one, and records them as a graph once they come often."""
-        if self._count(buffers) < _MIN_LAUNCHES:
+        if self._times is None and buffers == self._first:
+            self._first_times = times = self._first_times + 1
+        else:
+            times = self._count(buffers)
+        if times < _MIN_LAUNCHES:
             return
         self._count_from(0, buffers)
         with _lock:
@@ -69,10 +73,9 @@ class GraphReplay(Generic[AnyGraph]):
     def _count(self, buffers: Buffers) -> int:
         """How often they came, this time included."""
         if self._times is None:
-            if not self._first or buffers == self._first:
-                self._first = buffers
-                self._first_times += 1
-                return self._first_times
+            if not self._first:
+                self._first, self._first_times = buffers, 1
+                return 1
             self._times = Recent(_COUNTED_BUFFERS)
             self._times[self._first] = self._first_times
         counted = self._times.young
