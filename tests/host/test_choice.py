@@ -59,7 +59,7 @@ def test_the_chosen_configuration_is_the_cheapest_candidate(
 
 
 def test_what_is_kept_of_one_product_is_not_taken_for_another() -> None:
-    """Results across the lines of tiles of many matrices have the same kernels, whether aligned or not, and not the same
+    """Results across the lines of tiles of many matrices have the same kernels, whether aligned or not, and another
     cost."""
     gpu = named("H200")
     for m in (2944, 2946, 2944):

@@ -22,7 +22,6 @@
 NVRTC and the emulator's compiler take the same text, and Python packs the bytes of the same declaration.
 """
 
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -149,7 +148,9 @@ class ParameterBlock(_Members):
 
     def __init_subclass__(cls) -> None:
         names = tuple(dict.fromkeys(name for each in reversed(cls.__mro__) for name in get_annotations(each)))
-        cls.__new__ = namedtuple(cls.__name__, names).__new__  # type: ignore[assignment]
+        members = ", ".join(names)
+        new = eval(f"lambda cls, *, {members}: new(cls, ({members},))", {"new": tuple.__new__})  # as namedtuple does
+        cls.__new__ = new  # type: ignore[method-assign]
         cls.__init__ = object.__init__  # type: ignore[method-assign]
         for i, name in enumerate(names):
             setattr(cls, name, property(itemgetter(i)))
