@@ -69,7 +69,7 @@ def _plans(case: Case) -> Iterator[tuple[str, Plan]]:
     if case.adds:
         plan = simt.plan(problem, gpu, next(tile for tile in simt.TILES[4] if tile.wide_index))
         for i, kernel in enumerate(simt.general_kernels(gpu)):
-            yield f"adding {i}", replace(plan, launches=(replace(plan.product, kernel=kernel),))
+            yield f"adding {i}", replace(plan, launches=(plan.product._replace(kernel=kernel),))
     legal = candidates(problem, gpu)
     first = int(hashlib.sha256(case.key.encode()).hexdigest()[:8], 16)
     for i in sorted({(first + j * len(legal) // case.further) % len(legal) for j in range(case.further)}):

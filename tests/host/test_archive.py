@@ -198,7 +198,7 @@ def test_with_an_archive_of_its_kernels_a_plan_needs_no_nvrtc(own_cache: Path, m
     monkeypatch.setattr(driver, "load", lambda cubin, *_: loaded.append(cubin))
     for needed in ("_compile", "_nvrtc", "version"):
         monkeypatch.setattr(compiler, needed, never)
-    executor.compiled(plan, 0)
+    executor.load([(plan, 0)])
     assert sorted(loaded) == sorted(made.values())
     assert list(cache.entries()) == []
 

@@ -121,7 +121,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(executor, "planned", planned)
     monkeypatch.setattr(devices, "installed", lambda _: named("h200"))
-    monkeypatch.setattr(loading, "loaded", lambda kernels, *_: (driver.Function(None, None),) * len(kernels))
+    monkeypatch.setattr(loading, "loaded", lambda kernels, *_: ())
+    monkeypatch.setattr(driver, "Launches", lambda *_: object())
     monkeypatch.setattr(executor.CompiledPlan, "_run", lambda self, a, b, out, added: out)
     executor._compiled.clear()
 

@@ -56,3 +56,14 @@ def test_the_chosen_configuration_is_the_cheapest_candidate(
     for family in FAMILIES:
         if family.min_cycles is not None and family.rejects(problem, gpu) is None:
             assert all(family.min_cycles(problem, gpu) <= each.cycles for each in family.candidates(problem, gpu))
+
+
+def test_what_is_kept_of_one_product_is_not_taken_for_another() -> None:
+    """Results across the lines of tiles of many matrices have the same kernels, whether aligned or not, and another
+    cost."""
+    gpu = named("H200")
+    for m in (2944, 2946, 2944):
+        a, b = torch.empty(m, 1408, dtype=torch.float16, device="meta"), torch.empty(1408, 1, device="meta")
+        problem = Problem.of(a, b, may_mix=True)
+        chosen = hopper.cheapest(problem, gpu)
+        assert chosen is not None and chosen.cycles == chosen.plan().cost.cycles

@@ -321,7 +321,7 @@ def test_on_a_gpu_a_plain_sum_has_a_way_of_its_own(monkeypatch: pytest.MonkeyPat
     def compiled(plan: Plan, index: int) -> executor.CompiledPlan:
         if is_capturing:
             raise ColdCaptureError("not loaded yet")
-        return executor.CompiledPlan(plan, 0, ("a function",))  # type: ignore[arg-type]
+        return executor.CompiledPlan(plan, 0, "launches")  # type: ignore[arg-type]
 
     def launch(self: executor.CompiledPlan, stream: int, buffers: tuple[int, ...]) -> None:
         launched.append(buffers)

@@ -56,11 +56,13 @@ class BlockLayout:
     """Where the members of a block lie, if its arrays have certain lengths. Members are counted one by one, those of
     nested blocks included."""
 
-    declaration: str
+    declared: tuple[str, tuple[str, ...]]  # the text, and the headers that it needs
     numbers: Callable[[Sequence[Any]], tuple[Any, ...]]  # the members that Python packs
     packer: struct.Struct
-    pointers: tuple[tuple[int, int], ...]  # which members are addresses, and their positions
-    maps: tuple[tuple[int, int], ...]  # tensor maps
+    addresses: Callable[[Sequence[Any]], tuple[Any, ...]]  # that a launch fills in
+    address_positions: tuple[int, ...]
+    maps: Callable[[Sequence[Any]], tuple[Any, ...]]  # tensor maps
+    map_positions: tuple[int, ...]
 
     def pack(self, values: Sequence[Any]) -> bytes:
         return self.packer.pack(*self.numbers(values))
@@ -71,7 +73,7 @@ def layout_of(block: Kind, lengths: tuple[int, ...]) -> BlockLayout:
     found = _Struct(block, iter(lengths), "Parameters")
     texts: dict[str, str] = {}
     found.declare(texts)
-    numbers, pointers, maps = list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
+    numbers, addresses, maps = list[int](), dict[int, int](), dict[int, int]()
     code, end = "<", 0
     for i, (position, member) in enumerate(found.slots):
         if member.code:
@@ -79,9 +81,18 @@ def layout_of(block: Kind, lengths: tuple[int, ...]) -> BlockLayout:
             code += f"{position - end}x{member.code}"
             end = position + member.bytes
         else:
-            (maps if member.header == TENSOR_MAP.header else pointers).append((i, position))
+            (maps if member.header == TENSOR_MAP.header else addresses)[i] = position
     packer = struct.Struct(f"{code}{found.bytes - end}x")
-    return BlockLayout("".join(texts.values()), all_of(itemgetter, numbers), packer, tuple(pointers), tuple(maps))
+    declared = "".join(texts.values()), headers_of(block)
+    return BlockLayout(
+        declared=declared,
+        numbers=all_of(numbers),
+        packer=packer,
+        addresses=all_of(list(addresses)),
+        address_positions=tuple(addresses.values()),
+        maps=all_of(list(maps)),
+        map_positions=tuple(maps.values()),
+    )
 
 
 class _Struct:
@@ -121,10 +132,11 @@ class _Struct:
             raise TypeError(f"there are two blocks {self.name} with arrays of different lengths")
 
 
-def all_of(getter: Any, names: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gets them all, as a tuple even if there is one."""
-    read = getter(*names) if names else lambda _: ()
-    return read if len(names) != 1 else lambda value: (read(value),)
+def all_of(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What gets the values at these positions, as a tuple even if there is one."""
+    if len(positions) < 2:
+        return itemgetter(slice(positions[0], positions[0] + 1) if positions else slice(0))
+    return itemgetter(*positions)
 
 
 @cache

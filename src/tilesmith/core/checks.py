@@ -155,6 +155,8 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The batch dimensions that these broadcast to. torch.broadcast_shapes knows too, but first imports SymPy."""
+    if not a and not b:
+        return ()
     rank = max(len(a), len(b))
     sizes: list[int] = []
     for x, y in zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True):

@@ -25,13 +25,15 @@ NVRTC and the emulator's compiler take the same text, and Python packs the bytes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import cache, cached_property
-from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from functools import cache
+from inspect import get_annotations
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import torch
 
-from tilesmith.core.block_layout import TENSOR_MAP, BlockLayout, Kind, all_of, headers_of, layout_of, members_of
+from tilesmith.core.block_layout import TENSOR_MAP, BlockLayout, Kind, headers_of, layout_of, members_of
 from tilesmith.core.block_layout import Aligned as Aligned
 from tilesmith.core.block_layout import Member as Member
 
@@ -83,6 +85,8 @@ MapSlot = Annotated[TensorMap | None, TENSOR_MAP]
 class KernelEnum(IntEnum):
     """An enumeration that Python and a kernel share."""
 
+    __hash__ = int.__hash__  # kernels are looked up by them, and Enum's own takes ten times as long
+
     @classmethod
     @cache
     def declaration(cls) -> str:
@@ -127,57 +131,75 @@ def _names(constants: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(constants))
 
 
-@dataclass(frozen=True)
-class ParameterBlock:
-    """The parameters of a kernel, or some of them that belong together. The layout is C++'s: members in their order,
-    each at a multiple of its alignment. The length of an array is that of the value."""
+if TYPE_CHECKING:
+    _Members = object  # nobody is to take a block for a tuple
+else:
+    _Members = tuple
 
-    def __init__(self, **members: Any) -> None:
-        vars(self).update(members)
+
+@dataclass(frozen=True)
+class ParameterBlock(_Members):
+    """The parameters of a kernel, or some of them that belong together. The layout is C++'s: members in their order,
+    each at a multiple of its alignment. The length of an array is that of the value.
+
+    A block is a tuple of its members: a plan has hundreds of them, and what a frozen dataclass would do to keep and
+    collect them takes several times as long.
+    """
 
     def __init_subclass__(cls) -> None:
-        # The one that a frozen dataclass would make takes twice as long, and a plan has hundreds of members.
-        cls.__init__ = ParameterBlock.__init__  # type: ignore[method-assign]
+        names = tuple(dict.fromkeys(name for each in reversed(cls.__mro__) for name in get_annotations(each)))
+        members = ", ".join(names)
+        new = eval(f"lambda cls, *, {members}: new(cls, ({members},))", {"new": tuple.__new__})  # as namedtuple does
+        cls.__new__ = new  # type: ignore[method-assign]
+        cls.__init__ = object.__init__  # type: ignore[method-assign]
+        for i, name in enumerate(names):
+            setattr(cls, name, property(itemgetter(i)))
 
     def changed(self, **members: Any) -> Self:
         """The same block, but for these members."""
-        own = {**vars(self), **members}
-        own.pop("filled", None)
-        assert len(own) == len(members_of(_class_of(self)))
-        return type(self)(**own)
+        own: list[Any] = list(self)  # type: ignore[call-overload]
+        positions = _positions(_class_of(self))
+        for name, value in members.items():
+            own[positions[name]] = value
+        return tuple.__new__(type(self), own)  # type: ignore[type-var]
+
+    def declared(self) -> tuple[str, tuple[str, ...]]:
+        """The C++ struct `Parameters`, after those that it is made of; and the files that declare the types of its
+        members."""
+        return self._layout().declared
 
     def declaration(self) -> str:
-        """The C++ struct `Parameters`, after those that it is made of."""
-        return self.filled[0].declaration
+        return self._layout().declared[0]
 
     @classmethod
     def headers(cls) -> tuple[str, ...]:
-        """The files that declare the types of its members."""
         block: Kind = cls
         return headers_of(block)
 
     def packed(self) -> bytes:
         """The bytes of the struct, with zeros where a launch writes addresses and tensor maps."""
-        layout, values = self.filled
+        layout, values = self.filled()
         return layout.pack(values)
 
     def addresses(self) -> Iterator[tuple[int, Address]]:
         """The addresses that a launch fills in, each with its position."""
-        layout, values = self.filled
-        return ((position, values[i]) for i, position in layout.pointers if values[i] is not None)
+        layout, values = self.filled()
+        pairs = zip(layout.address_positions, layout.addresses(values), strict=True)
+        return ((position, each) for position, each in pairs if each is not None)
 
     def tensor_maps(self) -> Iterator[tuple[int, TensorMap]]:
         """The tensor maps that a launch fills in, each with its position."""
-        layout, values = self.filled
-        return ((position, values[i]) for i, position in layout.maps if values[i] is not None)
+        layout, values = self.filled()
+        pairs = zip(layout.map_positions, layout.maps(values), strict=True)
+        return ((position, each) for position, each in pairs if each is not None)
 
-    @cached_property
-    def filled(self) -> tuple[BlockLayout, list[Any]]:
+    def filled(self) -> tuple[BlockLayout, tuple[Any, ...]]:
         """The layout, and the value of every single member, those of nested blocks included."""
-        values: list[Any] = []
-        lengths: list[int] = []
-        _collect(self, values, lengths)
-        return layout_of(_class_of(self), tuple(lengths)), values
+        return self._layout(), _flattener(_class_of(self))(self)
+
+    def _layout(self) -> BlockLayout:
+        block = _class_of(self)
+        return layout_of(block, _measurer(block)(self))
 
     def initializer(self) -> str:
         """The value of the struct in C++, with the names of its members; null where a launch fills it in."""
@@ -199,42 +221,62 @@ def _initial(kind: Kind, value: Any) -> str:
     return str(value) if kind.code else "nullptr" if kind.cpp.endswith("*") else "{}"
 
 
-def _collect(block: ParameterBlock, values: list[Any], lengths: list[int]) -> None:
-    """Adds the value of each single member, and the length of each array, in their order."""
-    for read, is_array, is_block in _readers(_class_of(block)):
-        found = read(block)
-        if is_array:
-            lengths.append(len(found))
-        if not is_block:
-            values.extend(found)
-            continue
-        for each in found:
-            _collect(each, values, lengths)
+@cache
+def _flattener(block: Kind) -> Callable[[Any], tuple[Any, ...]]:
+    """What makes one tuple of the members of a block and of those that it has: one expression, compiled once, as
+    `namedtuple` does. Of a block with two numbers, an array and a block it is `lambda b: (*b[0:2], *b[2], *b[3])`."""
+    nested: dict[str, Any] = {}
+
+    def pieces(block: Kind, b: str) -> Iterator[str]:
+        first = 0  # of the single members that come next, which are taken together
+        members = members_of(block)
+        for i, (_, kind, _, is_array) in enumerate(members):
+            if is_array or not isinstance(kind, Member):
+                yield f"*{b}[{first}:{i}]"
+                first = i + 1
+                if is_array and not isinstance(kind, Member):
+                    yield _of_each(kind, f"{b}[{i}]", _flattener, nested)
+                elif is_array or _is_flat(kind):
+                    yield f"*{b}[{i}]"
+                else:
+                    yield from pieces(kind, f"{b}[{i}]")
+        yield f"*{b}[{first}:]"
+
+    return _expression(pieces(block, "b"), nested)
 
 
 @cache
-def _readers(block: Kind) -> tuple[tuple[Callable[[Any], tuple[Any, ...]], bool, bool], ...]:
-    """What reads the members of a block, those of nested blocks included: arrays one by one, and all single members
-    between them at once. With each, whether it is an array, and whether of blocks."""
-    found: list[tuple[Callable[[Any], tuple[Any, ...]], bool, bool]] = []
-    singles: list[str] = []
+def _measurer(block: Kind) -> Callable[[Any], tuple[int, ...]]:
+    """The same for the lengths of arrays."""
+    nested: dict[str, Any] = {}
 
-    def end_singles() -> None:
-        if singles:
-            found.append((all_of(attrgetter, singles), False, False))
-            singles.clear()
-
-    def visit(block: Kind, prefix: str) -> None:
-        for name, kind, _, is_array in members_of(block):
-            is_block = not isinstance(kind, Member)
+    def pieces(block: Kind, b: str) -> Iterator[str]:
+        for i, (_, kind, _, is_array) in enumerate(members_of(block)):
             if is_array:
-                end_singles()
-                found.append((attrgetter(prefix + name), True, is_block))
-            elif is_block:
-                visit(kind, f"{prefix}{name}.")
-            else:
-                singles.append(prefix + name)
+                yield f"len({b}[{i}])"
+                if not isinstance(kind, Member):
+                    yield _of_each(kind, f"{b}[{i}]", _measurer, nested)
+            elif not isinstance(kind, Member):
+                yield from pieces(kind, f"{b}[{i}]")
 
-    visit(block, "")
-    end_singles()
-    return tuple(found)
+    return _expression(pieces(block, "b"), nested)
+
+
+def _of_each(kind: Kind, array: str, make: Callable[[Kind], Any], nested: dict[str, Any]) -> str:
+    """The members of all blocks of an array."""
+    nested |= {kind.__name__: make(kind), "chain": chain}
+    return f"*chain.from_iterable(map({kind.__name__}, {array}))"
+
+
+def _expression(pieces: Iterator[str], names: dict[str, Any]) -> Callable[[Any], tuple[Any, ...]]:
+    items = "".join(f"{piece}, " for piece in pieces if not piece.endswith("[0:0]"))
+    return eval(f"lambda b: ({items})", names)  # type: ignore[no-any-return]
+
+
+def _is_flat(block: Kind) -> bool:
+    return all(isinstance(kind, Member) and not is_array for _, kind, _, is_array in members_of(block))
+
+
+@cache
+def _positions(block: Kind) -> dict[str, int]:
+    return {name: i for i, (name, *_) in enumerate(members_of(block))}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -48,8 +49,7 @@ class Kernel:
         wgmma: Wgmma | None = None,
     ) -> "Kernel":
         """The kernel that takes parameters like these."""
-        declaration, headers = parameters.declaration(), parameters.headers()
-        return cls(entry, source, constants, declaration, headers, threads, shared_bytes, wgmma)
+        return cls(entry, source, constants, *parameters.declared(), threads, shared_bytes, wgmma)
 
     def __hash__(self) -> int:
         return self._hash
@@ -60,8 +60,7 @@ class Kernel:
         return hash((self.entry, self.constants, self.parameters, self.threads, self.shared_bytes, self.wgmma))
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLaunch:
+class KernelLaunch(NamedTuple):
     """One launch of a kernel."""
 
     kernel: Kernel

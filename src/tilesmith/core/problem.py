@@ -39,10 +39,8 @@ class Matrix(NamedTuple):
     @property
     def transposed(self) -> "Matrix":
         """This memory read with rows and columns exchanged."""
-        return Matrix(
-            *(self.dtype, self.columns, self.rows, self.column_stride, self.row_stride),
-            *(self.batch_strides, self.alignment, self.packed),
-        )
+        dtype, rows, columns, row_stride, column_stride, batch_strides, alignment, packed = self
+        return Matrix(dtype, columns, rows, column_stride, row_stride, batch_strides, alignment, packed)
 
 
 class EpilogueSpec(NamedTuple):
@@ -122,13 +120,8 @@ class Problem(NamedTuple):
             a=_matrix(a2, batch, packed[0]),
             b=_matrix(b2, batch, packed[1]),
             out=Matrix(
-                dtype=dtype,
-                rows=m,
-                columns=n,
-                row_stride=out_strides[-2] if m > 1 else 0,
-                column_stride=out_strides[-1] if n > 1 else 0,
-                batch_strides=tuple(out_strides[:-2]),
-                alignment=out_alignment,
+                *(dtype, m, n, out_strides[-2] if m > 1 else 0, out_strides[-1] if n > 1 else 0),
+                *(out_strides[:-2], out_alignment),
             ),
             out_shape=out_shape,
             accuracy=accuracy,
@@ -184,15 +177,17 @@ def _strides_of_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tupl
 
 
 def _matrix(tensor: torch.Tensor, batch: Sequence[int], packed: bool) -> Matrix:
-    *own, rows, columns = tensor.shape
-    *strides, row_stride, column_stride = tensor.stride()
-    missing = len(batch) - len(own)
-    repeated = [
-        stride if size == whole else 0 for size, whole, stride in zip(own, batch[missing:], strides, strict=True)
-    ]
+    shape, strides = tensor.shape, tensor.stride()
+    rows, columns = shape[-2:]
+    row_stride, column_stride = strides[-2:]
+    batch_strides: tuple[int, ...] = ()
+    if batch:
+        missing = len(batch) - len(shape) + 2
+        own = zip(shape[:-2], batch[missing:], strides[:-2], strict=True)
+        batch_strides = (*(0,) * missing, *[stride if size == whole else 0 for size, whole, stride in own])
     return Matrix(
         *(tensor.dtype, rows, columns, row_stride if rows > 1 else 0, column_stride if columns > 1 else 0),
-        *((*(0,) * missing, *repeated), _alignment(tensor), packed),
+        *(batch_strides, _alignment(tensor), packed),
     )
 
 
@@ -231,7 +226,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     for size in reversed(shape):
         strides.append(step)
         step *= max(size, 1)
-    return tuple(reversed(strides))
+    return tuple(strides[::-1])
 
 
 def _fold_batch(problem: Problem) -> Problem:

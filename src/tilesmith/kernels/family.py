@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan, Rejection
 from tilesmith.core.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A plan that could be made, and what it would cost."""
 
     name: str

@@ -68,8 +68,7 @@ class Operand(NamedTuple):
 
     def bytes(self, batch: Sequence[int]) -> int:
         """The elements of all different matrices, in bytes."""
-        matrices = math.prod([n for n, s in zip(batch, self.batch_strides, strict=True) if s])
-        return self.matrix.rows * self.depth * matrices * self.dtype.itemsize
+        return self.matrix.rows * self.depth * different_matrices(self.batch_strides, batch) * self.dtype.itemsize
 
     def tensor_map(self, extent: int, sharers: int, batch: Sequence[int], dims: int) -> TensorMap:
         """For tiles of `extent` rows that `sharers` blocks load together, by a kernel that walks `dims` dimensions of a
@@ -77,19 +76,20 @@ class Operand(NamedTuple):
         size, rows, depth = self.dtype.itemsize, self.matrix.rows, self.depth
         length, lines = (rows, depth) if self.mn_major else (depth, rows)
         width = atom_width(self.mn_major, size, extent)
-        # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal too.
-        moving = [(n, s) if s else (1, ALIGNMENT) for n, s in zip(batch, self.batch_strides, strict=True)]
-        moving += [(1, ALIGNMENT)] * (dims - len(moving))
         line_stride = self.line_stride or round_up(length, ALIGNMENT // size)
-        return TensorMap(
-            self.buffer,
-            self.offset,
-            self.dtype,
-            sizes=(length, lines, *[n for n, _ in moving]),
-            strides=(line_stride * size, *[stride * size for _, stride in moving]),
-            box=(width, self.tile_lines(extent) // sharers, *(1,) * len(moving)),
-            line_bytes=width * size,
-        )
+        sizes: tuple[int, ...] = length, lines
+        strides: tuple[int, ...] = (line_stride * size,)
+        box: tuple[int, ...] = width, self.tile_lines(extent) // sharers
+        if dims and not batch:
+            sizes, strides, box = sizes + (1,) * dims, strides + (ALIGNMENT * size,) * dims, box + (1,) * dims
+        elif dims:
+            # A broadcast dimension has one matrix, where the kernel stays. Strides that are never walked must be legal.
+            moving = [(n, s) if s else (1, ALIGNMENT) for n, s in zip(batch, self.batch_strides, strict=True)]
+            moving += [(1, ALIGNMENT)] * (dims - len(moving))
+            sizes += tuple([n for n, _ in moving])
+            strides += tuple([stride * size for _, stride in moving])
+            box += (1,) * len(moving)
+        return TensorMap(self.buffer, self.offset, self.dtype, sizes, strides, box, width * size)
 
 
 def atom_width(mn_major: bool, itemsize: int, extent: int) -> int:
@@ -108,8 +108,10 @@ def direct(matrix: Matrix, buffer: Buffer) -> Operand | None:
 
 def _direct(matrix: Matrix, buffer: Buffer, *, mn_major: bool) -> Operand | None:
     lines = matrix.transposed if mn_major else matrix
+    if not aligned_lines(lines):
+        return None
     most = max(0 if lines.rows == 1 else lines.row_stride, *matrix.batch_strides, 0)
-    if not aligned_lines(lines) or most * matrix.dtype.itemsize >= _MAX_STRIDE_BYTES:
+    if most * matrix.dtype.itemsize >= _MAX_STRIDE_BYTES:
         return None
     return Operand(matrix, mn_major, buffer, 0, lines.row_stride, matrix.batch_strides, matrix.dtype)
 
@@ -131,6 +133,8 @@ def runs_along_rows(matrix: Matrix) -> bool:
 
 def packed_batch_strides(matrix: Matrix, batch: Sequence[int], elements: int) -> tuple[tuple[int, ...], int]:
     """The batch strides of a copy of all different matrices, `elements` each, and the elements of them all."""
+    if not batch:
+        return (), elements
     strides, step = [], elements
     for size, stride in zip(batch, matrix.batch_strides, strict=True):
         strides.append(step if stride else 0)
@@ -140,9 +144,19 @@ def packed_batch_strides(matrix: Matrix, batch: Sequence[int], elements: int) ->
 
 def moving_batch(matrix: Matrix, batch: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Size and stride of each batch dimension along which matrices differ, and ones up to what a kernel walks."""
+    if not batch:
+        return _NO_BATCH
     moving = [(n, s) for n, s in zip(batch, matrix.batch_strides, strict=True) if s]
     missing = MAX_BATCH_DIMS - len(moving)
     return (*[n for n, _ in moving], *(1,) * missing), (*[s for _, s in moving], *(0,) * missing)
+
+
+_NO_BATCH: Final = (1,) * MAX_BATCH_DIMS, (0,) * MAX_BATCH_DIMS
+
+
+def different_matrices(batch_strides: Sequence[int], batch: Sequence[int]) -> int:
+    """How many of a batch are not the same memory."""
+    return math.prod([n for n, stride in zip(batch, batch_strides, strict=True) if stride]) if batch else 1
 
 
 def walked_dims(batch: Sequence[int]) -> int:
@@ -157,7 +171,7 @@ def aligned_lines(lines: Matrix) -> bool:
     granule = ALIGNMENT // lines.dtype.itemsize
     if lines.rows != 1 and lines.row_stride % granule:
         return False
-    return not any(stride % granule for stride in lines.batch_strides)
+    return not lines.batch_strides or not any(stride % granule for stride in lines.batch_strides)
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -60,18 +60,16 @@ class Output(NamedTuple):
     def tensor_map(self, staging: Staging, dims: int) -> TensorMap:
         """For a kernel that walks `dims` dimensions of a batch."""
         size = self.dtype.itemsize
-        missing = (1,) * (dims - len(self.batch))
-        moves = (*self.batch_strides, *[ALIGNMENT] * len(missing))
         line_stride = self.line_stride or round_up(self.length, ALIGNMENT // size)
-        return TensorMap(
-            self.buffer,
-            self.offset,
-            self.dtype,
-            sizes=(self.length, self.lines, *self.batch, *missing),
-            strides=(line_stride * size, *[stride * size for stride in moves]),
-            box=(staging.line, staging.lines, *(1,) * len(moves)),
-            line_bytes=staging.line * size,
-        )
+        sizes: tuple[int, ...] = self.length, self.lines
+        strides: tuple[int, ...] = (line_stride * size,)
+        box: tuple[int, ...] = staging.line, staging.lines
+        if dims:
+            missing = dims - len(self.batch)
+            sizes += (*self.batch, *(1,) * missing)
+            strides += tuple([stride * size for stride in (*self.batch_strides, *(ALIGNMENT,) * missing)])
+            box += (1,) * dims
+        return TensorMap(self.buffer, self.offset, self.dtype, sizes, strides, box, staging.line * size)
 
 
 @cache
@@ -106,18 +104,13 @@ def direct(out: Matrix, batch: tuple[int, ...]) -> Output | None:
         return None
     # TMA writes the last 16 bytes of a line whole, even where the tensor map ends within them.
     granule = ALIGNMENT // out.dtype.itemsize
-    steps = (lines.columns, *(() if lines.rows == 1 else (lines.row_stride,)), *out.batch_strides)
+    steps = lines.columns | (0 if lines.rows == 1 else lines.row_stride)  # a multiple of a power of two, if both are
+    for stride in out.batch_strides:
+        steps |= stride
+    aligned = out.alignment >= ALIGNMENT and steps % granule == 0
     return Output(
-        dtype=out.dtype,
-        along_m=along_m,
-        aligned=out.alignment >= ALIGNMENT and not any(step % granule for step in steps),
-        buffer="out",
-        offset=0,
-        length=lines.columns,
-        lines=lines.rows,
-        line_stride=lines.row_stride,
-        batch=batch,
-        batch_strides=out.batch_strides,
+        *(out.dtype, along_m, aligned, "out", 0, lines.columns, lines.rows, lines.row_stride),
+        *(batch, out.batch_strides),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -31,67 +31,119 @@ class Function:
     library: Any  # CUlibrary: it must outlive the function
 
 
-class Launch:
-    """One kernel, one grid, and one buffer for its arguments, ready to go.
+class Launches:
+    """The launches of a plan, one after the other, ready to go.
 
-    The buffer is this object's own, so one thread uses it at a time.
+    Their configurations and arguments lie in one piece of memory, which is this object's own, so one thread uses it at
+    a time. It keeps nothing of the plan but numbers: programs have thousands of these, and Python's garbage collector
+    looks at every container.
     """
 
     __slots__ = (
-        "_addresses",
-        "_arguments",
-        "_attributes",
-        "_buffers",
-        "_call",
-        "_config",
-        "_function",
-        "_launch",
-        "_pointers",
-        "_tensor_maps",
+        *("_addresses", "_allocated", "_buffers", "_calls", "_encoded", "_launch", "_maps", "_memory", "_pointed"),
+        "_stream",
     )
 
-    def __init__(self, function: Function, launch: KernelLaunch) -> None:
-        self._function = function
+    def __init__(self, functions: Sequence[Function], launches: Sequence[KernelLaunch]) -> None:
+        filled = [launch.parameters.filled() for launch in launches]
+        sizes = [-(-layout.packer.size // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT for layout, _ in filled]
+        config, position = 0, len(launches) * _CONFIG.size  # the configurations come first
+        self._reserve(position + sum(sizes))
+        memory, begin, places = self._memory, ctypes.addressof(self._memory), _PLACES
+        addresses, calls, maps = list[int](), list[tuple[int, int, int, int]](), list[_MapSlot]()
+        for function, launch, (layout, values), size in zip(functions, launches, filled, sizes, strict=True):
+            layout.packer.pack_into(memory, position, *layout.numbers(values))
+            for at, address in zip(layout.address_positions, layout.addresses(values), strict=True):
+                if address is not None:
+                    buffer, offset = address
+                    addresses += ((position + at) // _WORD, places[buffer], offset)
+            for at, tensor_map in zip(layout.map_positions, layout.maps(values), strict=True):
+                if tensor_map is not None:
+                    maps.append(_MapSlot.of(tensor_map, position + at))
+            kernel, _, grid, cluster, awaits_predecessor, _ = launch
+            _CONFIG.pack_into(
+                *(memory, config, *grid, kernel.threads, 1, 1, kernel.shared_bytes, 0),
+                *(*_attributes(cluster, awaits_predecessor), begin + position),
+            )
+            calls.append((begin + config, int(function.handle), begin + config + _ARGUMENTS_OFFSET, 0))
+            config, position = config + _CONFIG.size, position + size
+        self._addresses, self._calls, self._maps = tuple(addresses), tuple(calls), tuple(maps)
+        self._forget()
+
+    def copy(self) -> "Launches":
+        """The same launches with memory of their own. Another thread may use these meanwhile: all that it changes is
+        written anew."""
+        new = object.__new__(Launches)
+        new._reserve(ctypes.sizeof(self._memory))
+        begin, moved = ctypes.addressof(new._memory), ctypes.addressof(new._memory) - ctypes.addressof(self._memory)
+        ctypes.memmove(begin, self._memory, ctypes.sizeof(self._memory))
+        calls = [(config + moved, function, at + moved, 0) for config, function, at, _ in self._calls]
+        for _, _, at, _ in calls:
+            new._memory[(at - begin) // _WORD] += moved
+        new._addresses, new._calls, new._maps = self._addresses, tuple(calls), self._maps
+        new._forget()
+        return new
+
+    def _reserve(self, size_bytes: int) -> None:
+        self._allocated = _array(size_bytes + _TENSOR_MAP_ALIGNMENT)()
+        begin = ctypes.addressof(self._allocated)
+        self._memory = _array(size_bytes).from_address(begin + -begin % _TENSOR_MAP_ALIGNMENT)
+
+    def _forget(self) -> None:
+        """Nothing of what comes with a call is in the memory, as far as we know."""
         self._launch = _raw("cuLaunchKernelEx", _POINTER, _POINTER, _POINTER, _POINTER)
-        self._buffers: tuple[int, ...] = ()  # that the arguments have
-        arguments = launch.parameters.packed()
-        self._arguments = ctypes.create_string_buffer(len(arguments) + _TENSOR_MAP_ALIGNMENT)
-        begin = ctypes.addressof(self._arguments)
-        first = -begin % _TENSOR_MAP_ALIGNMENT
-        ctypes.memmove(begin + first, arguments, len(arguments))
-        self._pointers = _POINTER(begin + first)
-        self._addresses = tuple(
-            [(first + at, _PLACES[each.buffer], each.offset) for at, each in launch.parameters.addresses()]
-        )
-        self._tensor_maps = tuple(
-            [_TensorMapSlot(each, begin + first + at) for at, each in launch.parameters.tensor_maps()]
-        )
-        self._attributes = _attributes(launch.cluster, launch.awaits_predecessor)
-        count = len(self._attributes) // _ATTRIBUTE.size
-        self._config = ctypes.create_string_buffer(_CONFIG.size)
-        _CONFIG.pack_into(
-            *(self._config, 0),
-            *(*launch.grid, launch.kernel.threads, 1, 1, launch.kernel.shared_bytes),
-            *(0, ctypes.addressof(self._attributes), count),
-        )
-        self._call = (
-            *(ctypes.addressof(self._config), int(function.handle)),
-            *(ctypes.addressof(self._pointers), 0),
-        )
+        self._buffers: tuple[int, ...] = ()
+        self._stream = -1
+        self._pointed = [-1] * len(self._maps)  # the addresses of the tensor maps' buffers
+        self._encoded: Recent[tuple[int, int], bytes] | None = None
 
     def __call__(self, stream: int, device_index: int, buffers: tuple[int, ...]) -> None:
         """Launches on a stream of the GPU, with the addresses of BUFFERS."""
         if buffers != self._buffers:
-            for position, buffer, offset in self._addresses:
-                _pack_address(self._arguments, position, buffers[buffer] + offset)
-            for slot in self._tensor_maps:
-                if slot.address != buffers[slot.buffer]:
-                    slot.point_to(buffers[slot.buffer])
-            self._buffers = buffers
-        _pack_address(self._config, _STREAM_OFFSET, stream)
-        status = self._launch(*self._call)
-        if status != 0:
-            _recover(status, device_index, self._launch, *self._call)
+            self._point_to(buffers)
+        if stream != self._stream:
+            for i in range(len(self._calls)):
+                self._memory[(i * _CONFIG.size + _STREAM_OFFSET) // _WORD] = stream
+            self._stream = stream
+        launch = self._launch
+        for call in self._calls:
+            status = launch(*call)
+            if status != 0:
+                _recover(status, device_index, launch, *call)
+
+    def _point_to(self, buffers: tuple[int, ...]) -> None:
+        memory = self._memory
+        each = iter(self._addresses)  # three by three: one container, where there would be dozens
+        for word, buffer, offset in zip(each, each, each, strict=True):
+            memory[word] = buffers[buffer] + offset
+        pointed = self._pointed
+        for i, slot in enumerate(self._maps):
+            if pointed[i] != (address := buffers[slot.buffer]):
+                self._write_map(i, slot, address)
+                pointed[i] = address
+        self._buffers = buffers
+
+    def _write_map(self, index: int, slot: "_MapSlot", address: int) -> None:
+        """Encoding takes microseconds, so it is done once an address. The table of those is made when there is a second
+        one."""
+        known, begin = self._encoded, ctypes.addressof(self._memory)
+        if known is None and self._pointed[index] >= 0:
+            known = self._encoded = Recent(_ENCODED_MAPS * len(self._maps))
+            for i, each in enumerate(self._maps):
+                known[i, self._pointed[i]] = ctypes.string_at(begin + each.position, _TENSOR_MAP_BYTES)
+        where = begin + slot.position
+        encoded = known and known.get((index, address))
+        if encoded:
+            ctypes.memmove(where, encoded, _TENSOR_MAP_BYTES)
+        else:
+            slot.encode(address, where)
+            if known is not None:
+                known[index, address] = ctypes.string_at(where, _TENSOR_MAP_BYTES)
+
+
+@cache
+def _array(size_bytes: int) -> type["ctypes.Array[ctypes.c_int64]"]:
+    return ctypes.c_int64 * (size_bytes // _WORD)
 
 
 class LaunchGraph:
@@ -102,7 +154,7 @@ class LaunchGraph:
 
     __slots__ = ("__weakref__", "_destroy", "_handle", "_launch", "used")
 
-    def __init__(self, launches: Sequence[Launch], device_index: int, buffers: tuple[int, ...]) -> None:
+    def __init__(self, launches: Launches, device_index: int, buffers: tuple[int, ...]) -> None:
         driver = _driver()
         self._launch = _raw("cuGraphLaunch", _POINTER, _POINTER)
         _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
@@ -113,8 +165,7 @@ class LaunchGraph:
             stream = _recording_stream(device_index)
             _check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
             try:
-                for launch in launches:
-                    launch(int(stream), device_index, buffers)
+                launches(int(stream), device_index, buffers)
             finally:
                 graph = _check(driver, *driver.cuStreamEndCapture(stream))
             executable = _check(driver, *driver.cuGraphInstantiate(graph, 0))
@@ -166,16 +217,18 @@ def _recover(status: int, device_index: int, launch: Any, *arguments: int) -> No
     _check(driver, driver.CUresult(status))
 
 
-# CUlaunchConfig: the grid, the block, the bytes of shared memory; the stream; the attributes and their count. And
-# CUlaunchAttribute: its name, and up to 64 bytes.
-_CONFIG: Final = struct.Struct("<7I4xqqI4x")
+# CUlaunchConfig: the grid, the block, the bytes of shared memory; the stream; the attributes and their count; and after
+# it, for us, the address of the arguments. CUlaunchAttribute: its name, and up to 64 bytes.
+_CONFIG: Final = struct.Struct("<7I4xqqI4xq")
 _STREAM_OFFSET: Final = 32
+_WORD: Final = 8  # bytes: of an address
+_ARGUMENTS_OFFSET: Final = _CONFIG.size - _WORD
 _ATTRIBUTE: Final = struct.Struct("<I4x64s")
 
 
 @cache
-def _attributes(cluster: int, awaits_predecessor: bool) -> "ctypes.Array[ctypes.c_char]":
-    """The attributes of launches, one behind the other, in memory that stays."""
+def _attributes(cluster: int, awaits_predecessor: bool) -> tuple[int, int]:
+    """The attributes of launches, one behind the other: where they are, and how many."""
     names = _driver().CUlaunchAttributeID
     values = {}
     if cluster > 1:
@@ -183,7 +236,12 @@ def _attributes(cluster: int, awaits_predecessor: bool) -> "ctypes.Array[ctypes.
     if awaits_predecessor:
         values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
     packed = b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
-    return ctypes.create_string_buffer(packed, len(packed))
+    memory = ctypes.create_string_buffer(packed, len(packed))
+    _attributes_memory.append(memory)
+    return ctypes.addressof(memory), len(values)
+
+
+_attributes_memory: Final[list[Any]] = []  # it stays
 
 
 _POINTER: Final = ctypes.c_void_p
@@ -199,56 +257,41 @@ def _raw(name: str, *arguments: Any) -> Any:
     return function
 
 
-_pack_address = struct.Struct("<q").pack_into
-
 _PLACES: Final = {buffer: place for place, buffer in enumerate(BUFFERS)}
 _TENSOR_MAP_BYTES: Final = 128
 _TENSOR_MAP_ALIGNMENT: Final = 64
 _ENCODED_MAPS: Final = 128  # of a slot, and up to twice as many: a program's tensors come back to the same addresses
 
 
-class _TensorMapSlot:
-    """The place of a tensor map in a launch's arguments. Encoding takes microseconds, so it is done once an address;
-    the table of those is made when there is a second one."""
+class _MapSlot(NamedTuple):
+    """The place of a tensor map in the memory of launches, and all that the driver is told to encode it there."""
 
-    __slots__ = ("_encoded", "_tensor_map", "_where", "address", "buffer")
+    position: int
+    buffer: int  # its place among BUFFERS
+    offset: int
+    dtype: int
+    sizes: bytes
+    strides: bytes
+    box: bytes
+    swizzle: int
 
-    def __init__(self, tensor_map: TensorMap, where: int) -> None:
-        self._tensor_map = tensor_map
-        self._where = where
-        self._encoded: Recent[int, bytes] | None = None
-        self.buffer = _PLACES[tensor_map.buffer]
-        self.address = -1  # what the map in the arguments points to
+    @classmethod
+    def of(cls, tensor_map: TensorMap, position: int) -> "_MapSlot":
+        buffer, offset, dtype, sizes, strides, box, line_bytes = tensor_map
+        name, swizzle = _names(dtype, line_bytes)
+        rank = len(sizes)
+        packed = _LONGS[rank].pack(*sizes), _LONGS[rank - 1].pack(*strides), _INTS[rank].pack(*box)
+        return cls(position, _PLACES[buffer], offset, name, *packed, swizzle)
 
-    def point_to(self, address: int) -> None:
-        known = self._encoded
-        if known is None and self.address >= 0:
-            known = self._encoded = Recent(_ENCODED_MAPS)
-            known[self.address] = ctypes.string_at(self._where, _TENSOR_MAP_BYTES)
-        encoded = known and (known.young.get(address) or known.get(address))
-        if encoded:
-            ctypes.memmove(self._where, encoded, _TENSOR_MAP_BYTES)
-        else:
-            _encode(self._tensor_map, address, self._where)
-            if known is not None:
-                known[address] = ctypes.string_at(self._where, _TENSOR_MAP_BYTES)
-        self.address = address
-
-
-def _encode(tensor_map: TensorMap, address: int, where: int) -> None:
-    """Writes the map of a tensor whose buffer is at `address`, as TMA reads it."""
-    rank = len(tensor_map.sizes)
-    dtype, swizzle = _names(tensor_map.dtype, tensor_map.line_bytes)
-    status = _encode_tiled()(
-        *(where, dtype, rank, address + tensor_map.offset),
-        _LONGS[rank].pack(*tensor_map.sizes),
-        _LONGS[rank - 1].pack(*tensor_map.strides),
-        _INTS[rank].pack(*tensor_map.box),
-        *(_EVERY_ELEMENT, _NOT_INTERLEAVED, swizzle, _NO_L2_PROMOTION, _ZEROS_OUTSIDE),
-    )
-    if status != 0:
-        driver = _driver()
-        _check(driver, driver.CUresult(status))
+    def encode(self, address: int, where: int) -> None:
+        """Writes the map of a tensor whose buffer is at `address`, as TMA reads it."""
+        status = _encode_tiled()(
+            *(where, self.dtype, len(self.box) // 4, address + self.offset, self.sizes, self.strides, self.box),
+            *(_EVERY_ELEMENT, _NOT_INTERLEAVED, self.swizzle, _NO_L2_PROMOTION, _ZEROS_OUTSIDE),
+        )
+        if status != 0:
+            driver = _driver()
+            _check(driver, driver.CUresult(status))
 
 
 _RANKS: Final = range(MAX_BATCH_DIMS + 3)

@@ -114,27 +114,20 @@ class CompiledPlan:
     """A plan whose kernels are loaded on one GPU. Call it with operands like those it was planned for."""
 
     __slots__ = (
-        "_device_index",
-        "_functions",
-        "_graphs",
-        "_idle",
-        "_is_short",
-        "_out_layout",
-        "_replay",
-        "_workspace_bytes",
-        "plan",
+        *("_device_index", "_graphs", "_idle", "_is_short", "_launches"),
+        *("_out_dtype", "_out_shape", "_out_strides", "_replay", "_workspace_bytes"),
     )
 
-    def __init__(self, plan: Plan, device_index: int, functions: tuple[driver.Function, ...]) -> None:
+    def __init__(self, plan: Plan, device_index: int, launches: driver.Launches | None) -> None:
         problem = plan.problem
-        self.plan = plan
-        self._functions = functions  # one for each launch; none if there is nothing to compute
         self._device_index = device_index
-        self._out_layout = (problem.out_shape, contiguous_strides(problem.out_shape), problem.out.dtype)
+        self._out_shape, self._out_dtype = problem.out_shape, problem.out.dtype
+        self._out_strides = contiguous_strides(problem.out_shape)
         self._workspace_bytes = plan.workspace_bytes
-        self._idle: list[tuple[driver.Launch, ...]] = []
         max_clocks = rates.section(plan.device, "host", HostRates).max_short_clocks
         self._is_short = plan.cycles < max_clocks and plan.workspace_bytes <= workspace.LENT_BYTES
+        self._launches = launches  # None if there is nothing to compute
+        self._idle = [] if launches is None else [launches]
         self._replay: GraphReplay[driver.LaunchGraph] = GraphReplay()
         self._graphs = self._replay.graphs
 
@@ -172,8 +165,8 @@ class CompiledPlan:
             with torch.cuda.device(self._device_index):
                 return self._run(a, b, out, added)
         if out is None:
-            out = workspace.empty_strided(*self._out_layout)
-        if not self._functions:
+            out = workspace.empty_strided(self._out_shape, self._out_strides, self._out_dtype)
+        if self._launches is None:
             return out
         stream = torch._C._cuda_getCurrentRawStream(self._device_index)
         is_short = self._is_short and not torch._C._cuda_isCurrentStreamCapturing()
@@ -200,20 +193,20 @@ class CompiledPlan:
         return out
 
     def _launch(self, stream: int, buffers: tuple[int, ...]) -> None:
-        # A launch has one argument buffer. Taking it off the list, which is atomic, makes it ours.
+        # Launches have one memory for arguments. Taking them off the list, which is atomic, makes them ours.
         try:
             launches = self._idle.pop()
         except IndexError:
-            launches = self._new_launches()
-        for launch in launches:
-            launch(stream, self._device_index, buffers)
+            launches = self._copied()
+        launches(stream, self._device_index, buffers)
         self._idle.append(launches)
 
     def _graph_of(self, buffers: tuple[int, ...]) -> driver.LaunchGraph:
-        return driver.LaunchGraph(self._new_launches(), self._device_index, buffers)
+        return driver.LaunchGraph(self._copied(), self._device_index, buffers)
 
-    def _new_launches(self) -> tuple[driver.Launch, ...]:
-        return tuple(map(driver.Launch, self._functions, self.plan.launches))
+    def _copied(self) -> driver.Launches:
+        assert self._launches is not None
+        return self._launches.copy()
 
 
 def eight_bytes(*factors: float) -> int:
@@ -223,9 +216,10 @@ def eight_bytes(*factors: float) -> int:
 
 def compiled(plan: Plan, device_index: int) -> CompiledPlan:
     """The plan with its kernels compiled and loaded on the GPU with torch's index `device_index`."""
-    launches = () if plan.problem.is_empty else plan.launches
-    functions = loading.loaded([launch.kernel for launch in launches], plan.device.arch, device_index)
-    return CompiledPlan(plan, device_index, functions)
+    if plan.problem.is_empty:
+        return CompiledPlan(plan, device_index, None)
+    functions = loading.loaded([launch.kernel for launch in plan.launches], plan.device.arch, device_index)
+    return CompiledPlan(plan, device_index, driver.Launches(functions, plan.launches))
 
 
 _compiled: Final[Recent[CallKey, CompiledPlan]] = Recent(COMPILED_PLANS)

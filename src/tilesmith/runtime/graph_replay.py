@@ -39,35 +39,60 @@ class GraphReplay(Generic[AnyGraph]):
     time.
     """
 
-    __slots__ = ("__weakref__", "_times", "graphs", "known")
+    __slots__ = ("__weakref__", "_first", "_first_times", "_times", "graphs", "known")
 
     def __init__(self) -> None:
         self.graphs: dict[Buffers, AnyGraph] = {}
-        self.known: set[Buffers] = set()  # of all graphs, also of those that are taken out just now
-        self._times: Recent[Buffers, int] = Recent(_COUNTED_BUFFERS)
+        self.known: frozenset[Buffers] = frozenset()  # of all graphs, also of those that are taken out just now
+        # Most plans only ever see a few buffers: the table of them is made when there are second ones.
+        self._first: Buffers = ()
+        self._first_times = 0
+        self._times: Recent[Buffers, int] | None = None
 
     def note(self, buffers: Buffers, record: Callable[[Buffers], AnyGraph]) -> None:
         """Counts launches that were made one by one, and records them as a graph once they come often."""
-        counted = self._times.young
-        times = counted.get(buffers)
-        if times is None:
-            times = self._times.get(buffers) or 0
-            self._times[buffers] = times
-        if times + 1 < _MIN_LAUNCHES:
-            counted[buffers] = times + 1
+        if self._times is None and buffers == self._first:
+            self._first_times = times = self._first_times + 1
+        else:
+            times = self._count(buffers)
+        if times < _MIN_LAUNCHES:
             return
-        self._times.pop(buffers)
+        self._count_from(0, buffers)
         with _lock:
             if buffers not in self.known and _there_is_room():
                 try:
                     graph = record(buffers)
                 except DriverError:
                     # There may be no memory for it, and the launches were made without it.
-                    self._times[buffers] = -_PAUSE
+                    self._count_from(-_PAUSE, buffers)
                     return
-                self.known.add(buffers)
+                self.known |= {buffers}
                 self.graphs[buffers] = graph
                 _all.append((ref(self), buffers))
+
+    def _count(self, buffers: Buffers) -> int:
+        """How often they came, this time included."""
+        if self._times is None:
+            if not self._first:
+                self._first, self._first_times = buffers, 1
+                return 1
+            self._times = Recent(_COUNTED_BUFFERS)
+            self._times[self._first] = self._first_times
+        counted = self._times.young
+        times = counted.get(buffers)
+        if times is None:
+            times = self._times.get(buffers) or 0
+            self._times[buffers] = times
+        counted[buffers] = times + 1
+        return times + 1
+
+    def _count_from(self, times: int, buffers: Buffers) -> None:
+        if self._times is None:
+            self._first_times = times
+        elif times:
+            self._times[buffers] = times
+        else:
+            self._times.pop(buffers)
 
 
 _lock = threading.Lock()
@@ -96,6 +121,6 @@ def _is_given_up(of_plan: ref[GraphReplay[Any]], buffers: Buffers) -> bool:
         graph.used = False
         replay.graphs[buffers] = graph
         return False
-    replay.known.remove(buffers)
+    replay.known -= {buffers}
     graph.destroy()
     return True

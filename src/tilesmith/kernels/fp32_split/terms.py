@@ -14,6 +14,7 @@ from tilesmith.core.problem import Matrix
 from tilesmith.kernels.operand import (
     WORKSPACE_ALIGNMENT,
     Operand,
+    different_matrices,
     packed_batch_strides,
     round_up,
     runs_along_rows,
@@ -119,14 +120,13 @@ class Findings(NamedTuple):
 
 def terms_of(matrix: Matrix, batch: Sequence[int], scheme: Scheme, buffer: Buffer, offset: int) -> tuple[Operand, int]:
     """The terms of an operand as split.cu writes them to a buffer, from `offset` on, and how many elements that are."""
-    scheme = scheme.of(matrix.dtype)
-    mn_major = runs_along_rows(matrix)
+    rows, mn_major, stored = matrix.rows, runs_along_rows(matrix), scheme.of(matrix.dtype).stored
     term_depth = round_up(matrix.columns, TILE_K)
-    depth = scheme.stored * term_depth
-    pitch = round_up(matrix.rows, 8 if matrix.rows < 4 * TILE_K else TILE_K) if mn_major else depth
-    elements = (depth if mn_major else matrix.rows) * pitch
+    depth = stored * term_depth
+    pitch = round_up(rows, 8 if rows < 4 * TILE_K else TILE_K) if mn_major else depth
+    elements = (depth if mn_major else rows) * pitch
     batch_strides, total = packed_batch_strides(matrix, batch, elements)
-    terms = Operand(matrix, mn_major, buffer, offset, pitch, batch_strides, scheme.dtype, scheme.stored, term_depth)
+    terms = Operand(matrix, mn_major, buffer, offset, pitch, batch_strides, scheme.dtype, stored, term_depth)
     return terms, total
 
 
@@ -165,8 +165,11 @@ class Split(NamedTuple):
     @property
     def matrix_steps(self) -> tuple[int, ...]:
         """From one index of a batch dimension to the next, in matrices."""
+        strides = self.terms.batch_strides
+        if not strides:
+            return ()
         step = self.terms.matrix_elements
-        return tuple(stride // step for stride in self.terms.batch_strides)
+        return tuple([stride // step for stride in strides])
 
 
 PACKED: Final[dict[Buffer, Buffer]] = {"a": "a_packed", "b": "b_packed"}
@@ -263,7 +266,7 @@ class RowBlock(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Matrix, batch: Sequence[int]) -> "RowBlock":
-        matrices = math.prod([n for n, stride in zip(batch, matrix.batch_strides, strict=True) if stride])
+        matrices = different_matrices(matrix.batch_strides, batch)
         return _row_block(runs_along_rows(matrix), matrix.rows, round_up(matrix.columns, TILE_K), matrices)
 
 

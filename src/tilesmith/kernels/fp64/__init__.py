@@ -13,11 +13,12 @@ FAMILIES = tuple(
         launch_words=words.launch_words,
         sum_words=words.sum_words,
         kernels=each.kernels,
+        cheapest=cheapest,
         min_cycles=min_cycles,
     )
-    for name, each, min_cycles in (
-        ("gemv", gemv, None),
-        ("skinny", skinny, None),
-        ("fp64_mma", fp64_mma, fp64_mma.min_cycles),
+    for name, each, cheapest, min_cycles in (
+        ("gemv", gemv, None, None),
+        ("skinny", skinny, None, None),
+        ("fp64_mma", fp64_mma, fp64_mma.cheapest, fp64_mma.min_cycles),
     )
 )

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Final
+from operator import itemgetter
+from typing import Annotated, Final, NamedTuple
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
@@ -96,26 +97,42 @@ def rejects(problem: Problem, device: Device) -> str | None:
         return reason
     if len(problem.batch) > MAX_BATCH_DIMS:
         return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
+    m, n, batches, largest = problem.m, problem.n, problem.batches, TILES[0]
+    is_countable = _is_countable(problem)
+    if is_countable and _fits_a_grid(largest, m, n, batches) and _fits_a_grid(largest, n, m, batches):
+        return None  # whichever way round
     p = _oriented(problem)
-    if all(_unsuited(tile, p) for tile in TILES):
+    if not is_countable or not any(_fits_a_grid(tile, p.m, p.n, batches) for tile in TILES):
         return "its sizes or strides cannot be counted with 32 bits"
     return None
 
 
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """A plan for every tile that suits the product."""
+    return (_candidate(problem, device, tile, cycles) for tile, cycles in _costs(problem, device))
+
+
+def cheapest(problem: Problem, device: Device) -> Candidate:
+    """The one that is expected to take the least time."""
+    return _candidate(problem, device, *min(_costs(problem, device), key=itemgetter(1)))
+
+
+def _costs(problem: Problem, device: Device) -> Iterator[tuple[Tile, float]]:
     p, r = _oriented(problem), _rates(device)
     lines = _Lines.of(p.a), _Lines.of(p.b.transposed)
-    for tile in TILES:
-        if _unsuited(tile, p) is None:
-            cycles = _cycles(p, device, tile, r, *lines)
-            yield Candidate(f"fp64_mma {tile}", cycles, partial(plan, problem, device, tile))
+    tiles = [tile for tile in TILES if _fits_a_grid(tile, p.m, p.n, p.batches)]  # a problem that is not rejected
+    return ((tile, _cycles(p, device, tile, r, *lines)) for tile in tiles)
+
+
+def _candidate(problem: Problem, device: Device, tile: Tile, cycles: float) -> Candidate:
+    return Candidate(f"fp64_mma {tile}", cycles, partial(plan, problem, device, tile))
 
 
 def min_cycles(problem: Problem, device: Device) -> float:
-    """What the multiplications alone take, if no SM ever waits."""
-    rate = _rates(device).multiply_adds_per_clock * device.sm_count
-    return problem.m * problem.n * problem.k * problem.batches / rate
+    """What the multiplications alone take, if no SM ever waits, or memory."""
+    r, p = _rates(device), problem
+    multiplying = p.m * p.n * p.k * p.batches / (r.multiply_adds_per_clock * device.sm_count)
+    return r.start_clocks + max(multiplying, _moved_bytes(p) / r.memory_bytes_per_clock)
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -142,12 +159,19 @@ def _has_kernels(a: "_Lines", b: "_Lines", reads: common.Reads) -> bool:
 
 
 def _unsuited(tile: Tile, p: Problem) -> str | None:
-    stride = max(p.a.row_stride, p.a.column_stride, p.b.row_stride, p.b.column_stride)
-    if max(p.m, p.n, p.k, stride * _LARGEST_STEP) > _INT_MAX - _LARGEST_STEP:
+    if not _is_countable(p):
         return "sizes, or steps inside of a tile, cannot be counted with 32 bits"
-    if math.ceil(p.m / tile.m) > _MAX_TILES_M or math.ceil(p.n / tile.n) * p.batches > _INT_MAX:
-        return "has more tiles than a grid may have"
-    return None
+    return None if _fits_a_grid(tile, p.m, p.n, p.batches) else "has more tiles than a grid may have"
+
+
+def _is_countable(p: Problem) -> bool:
+    a, b = p.a, p.b
+    stride = max(a.row_stride, a.column_stride, b.row_stride, b.column_stride)
+    return max(p.m, p.n, p.k, stride * _LARGEST_STEP) <= _INT_MAX - _LARGEST_STEP
+
+
+def _fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
+    return math.ceil(m / tile.m) <= _MAX_TILES_M and math.ceil(n / tile.n) * batches <= _INT_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,8 +328,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(NamedTuple):
     """How an operand is copied: along which direction, and whether 16 bytes at a time."""
 
     along_k: bool
@@ -328,22 +351,28 @@ def _rates(device: Device) -> Rates:
 
 def _cycles(problem: Problem, device: Device, tile: Tile, r: Rates, a: _Lines, b: _Lines) -> float:
     """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
-    blocks = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches
-    on_an_sm = math.ceil(blocks / device.sm_count)
+    m, n, sm_count = tile.m, tile.n, device.sm_count
+    blocks = math.ceil(problem.m / m) * math.ceil(problem.n / n) * problem.batches
+    on_an_sm = math.ceil(blocks / sm_count)
     depth = math.ceil(problem.k / _MMA[2]) * _MMA[2]
 
     resident = _blocks_per_sm(tile, a, b)
     scalar = (not a.aligned) + (not b.aligned)
-    busy = min(blocks / device.sm_count, 1.0)
+    busy = min(blocks / sm_count, 1.0)
     load_rate = r.load_bytes_per_clock * busy + r.few_blocks_load_bytes_per_clock * (1 - busy)
     load_rate *= 1 - (1 - r.scalar_load_share) * scalar / 2
-    multiply = tile.m * tile.n / r.multiply_adds_per_clock
-    convert = (tile.m * tile.warps_n + tile.n * tile.warps_m) / r.converted_values_per_clock
-    load = (tile.m + tile.n) * 4 / load_rate
+    multiply = m * n / r.multiply_adds_per_clock
+    convert = (m * tile.warps_n + n * tile.warps_m) / r.converted_values_per_clock
+    load = (m + n) * 4 / load_rate
     share = 1.0 if min(on_an_sm, resident) > 1 else r.one_block_share
-    work = depth * max(multiply / share, convert / share, load) + r.store_clocks * tile.m * tile.n
+    work = depth * max(multiply / share, convert / share, load) + r.store_clocks * m * n
     has_residual = problem.epilogue is not None and problem.epilogue.residual is not None
-    block = r.block_clocks + (r.residual_clocks * tile.m * tile.n / tile.threads if has_residual else 0.0)
+    block = r.block_clocks + (r.residual_clocks * m * n / tile.threads if has_residual else 0.0)
     working = math.ceil(on_an_sm / resident) * block + on_an_sm * work
-    moved_bytes = 4 * problem.batches * (problem.m * problem.n + (problem.m + problem.n) * problem.k)
-    return r.start_clocks + max(working, moved_bytes / r.memory_bytes_per_clock)
+    return r.start_clocks + max(working, _moved_bytes(problem) / r.memory_bytes_per_clock)
+
+
+def _moved_bytes(problem: Problem) -> int:
+    """Of the operands and the output, each once."""
+    p = problem
+    return 4 * p.batches * (p.m * p.n + (p.m + p.n) * p.k)

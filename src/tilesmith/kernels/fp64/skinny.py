@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Annotated, Final
 
 import torch
@@ -52,7 +52,7 @@ class Rates:
     multiply_adds_per_clock: float  # of an SM, conversions included
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Cut:
     """What a block does."""
 
@@ -61,17 +61,23 @@ class _Cut:
     cluster: int  # blocks that share K
     split_k: int  # parts of K, apart from that
 
-    @property
+    @cached_property
     def k_warps(self) -> int:
         return self.warps // self.column_warps
 
-    @property
+    @cached_property
     def columns(self) -> int:
         return self.column_warps * _WARP_COLUMNS
 
-    @property
+    @cached_property
     def shares(self) -> int:
         return self.cluster * self.split_k
+
+
+_CUTS: Final = {
+    row_groups: tuple(itertools.starmap(_Cut, itertools.product((warps,), _COLUMN_WARPS, _CLUSTERS, _SPLIT_K)))
+    for row_groups, warps in _WARPS.items()
+}
 
 
 def rejects(problem: Problem, device: Device) -> str | None:
@@ -89,8 +95,8 @@ def rejects(problem: Problem, device: Device) -> str | None:
 def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
     """The one plan there is."""
     p = swap_ab_for_few_rows(problem)
-    cycles = _cost(p, device, _cut(p, device), _rates(device)).cycles
-    yield Candidate("skinny", cycles, partial(plan, problem, device))
+    cut = _cut(p, device)
+    yield Candidate("skinny", _cost(p, device, cut).cycles, partial(plan, problem, device, cut))
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -170,11 +176,11 @@ def _kernel(
     )
 
 
-def plan(problem: Problem, device: Device) -> Plan:
+def plan(problem: Problem, device: Device, cut: _Cut | None = None) -> Plan:
     p = swap_ab_for_few_rows(problem)
     along_k = _along_k(p)
     lines = p.b.transposed if along_k else p.b
-    cut = _cut(p, device)
+    cut = cut or _cut(p, device)
     column_blocks = math.ceil(p.n / cut.columns)
     partials = output.partial(p.out, cut.split_k, 0) if cut.split_k > 1 else None
     if partials is None:
@@ -215,7 +221,7 @@ def plan(problem: Problem, device: Device) -> Plan:
     ]
     if partials is not None:
         launches.append(split_k_reduce.launch(p, partials, cut.split_k))
-    cost = _cost(p, device, cut, _rates(device))
+    cost = _cost(p, device, cut)
     tiling = Tiling(
         rows=row_groups * _GROUP_ROWS,
         columns=cut.columns,
@@ -257,10 +263,9 @@ def _is_line(lines: Matrix) -> bool:
 
 def _cut(problem: Problem, device: Device) -> _Cut:
     """The cheapest one in which every warp has something to do."""
-    warps, r = _WARPS[_row_groups(problem)], _rates(device)
-    cuts = itertools.starmap(_Cut, itertools.product((warps,), _COLUMN_WARPS, _CLUSTERS, _SPLIT_K))
-    suited = (c for c in cuts if c.shares == 1 or problem.k >= c.shares * c.k_warps * _STEP_K)
-    return min(suited, key=lambda cut: _cost(problem, device, cut, r).cycles)
+    cuts, r, steps = _CUTS[_row_groups(problem)], _rates(device), problem.k // _STEP_K
+    suited = [c for c in cuts if c.shares == 1 or steps >= c.shares * c.k_warps]
+    return min(suited, key=lambda cut: sum(_clocks(problem, device, cut, r)))
 
 
 def _share_k(problem: Problem, cut: _Cut) -> int:
@@ -272,21 +277,24 @@ def _rates(device: Device) -> Rates:
     return rates.section(device, "fp64.skinny", Rates)
 
 
-def _cost(problem: Problem, device: Device, cut: _Cut, r: Rates) -> Cost:
-    """The cost of a problem that has fewer rows than columns."""
-    p = problem
-    column_blocks = math.ceil(p.n / cut.columns)
+def _cost(problem: Problem, device: Device, cut: _Cut) -> Cost:
+    product, reduction = _clocks(problem, device, cut, _rates(device))
+    return Cost(product=product, reduction=reduction)
+
+
+def _clocks(problem: Problem, device: Device, cut: _Cut, r: Rates) -> tuple[float, float]:
+    """The clocks of a product that has fewer rows than columns, and of the launch that adds its parts."""
+    p, n, k, columns = problem, problem.n, problem.k, cut.columns
+    column_blocks = math.ceil(n / columns)
     blocks = column_blocks * cut.shares
-    block_b = _share_k(p, cut) * min(cut.columns, p.n)  # elements
+    block_b = _share_k(p, cut) * min(columns, n)  # elements
     waves = math.ceil(blocks / (device.sm_count * _BLOCKS_PER_SM))
     reading = max(
-        4 * p.k * p.n / r.read_bytes_per_clock,
-        4 * p.k * (p.n + p.m * column_blocks) / r.cache_read_bytes_per_clock,
+        4 * k * n / r.read_bytes_per_clock,
+        4 * k * (n + p.m * column_blocks) / r.cache_read_bytes_per_clock,
         4 * block_b * waves / r.block_read_bytes_per_clock,
     )
     multiply_adds = _row_groups(p) * _GROUP_ROWS * block_b * math.ceil(blocks / device.sm_count)
     multiplying = multiply_adds / r.multiply_adds_per_clock
-    return Cost(
-        product=r.start_clocks + max(reading, multiplying) + (r.cluster_clocks if cut.cluster > 1 else 0.0),
-        reduction=r.reduce_clocks if cut.split_k > 1 else 0.0,
-    )
+    product = r.start_clocks + max(reading, multiplying) + (r.cluster_clocks if cut.cluster > 1 else 0.0)
+    return product, r.reduce_clocks if cut.split_k > 1 else 0.0

@@ -1,17 +1,20 @@
 """The choice of a configuration: which of them suit a product, what each costs, and which one is the cheapest."""
 
+import itertools
 import math
-from collections.abc import Hashable, Iterator
-from typing import Final
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K
 from tilesmith.core.plan import Cost
 from tilesmith.core.problem import Problem
+from tilesmith.kernels import operand
 from tilesmith.kernels.fp32_split.terms import MAX_PARTS
 from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper.layout import (
+    SHORT_K,
     Configuration,
     Layout,
     cluster_tiles,
@@ -19,123 +22,128 @@ from tilesmith.kernels.hopper.layout import (
     may_skip_zeros,
     schemes_of,
     skips_zeros,
+    sources_of,
 )
-from tilesmith.kernels.hopper.tiles import Cut, configurations, cuts, may_be_rs
-from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
+from tilesmith.kernels.hopper.tiles import configurations, may_be_rs, orders, tiles_of, ways
+from tilesmith.kernels.hopper.traits import Scale, Tile, shared_memory
+from tilesmith.kernels.operand import Operand
 
 
 def cheapest(problem: Problem, device: Device) -> tuple[Configuration | None, float]:
     """The configuration with the fewest expected clocks, and these; None if none suits the product. It is what the
     costs of `laid_out` say, in a fraction of the time: what does not depend on sizes is kept."""
     best, least = None, math.inf
-    sides = _Sides(problem, device)
-    for cut in cuts(problem, device):
-        side = sides[cut[4], cut[5], cut[3] > 1]
-        if side is not None and (clocks := side.clocks(cut, least)) < least:
-            best, least = cut, clocks
+    batches, k_steps, elements = problem.batches, -(-problem.k // TILE_K), problem.m * problem.n * problem.batches
+    for swap_ab in orders(problem):
+        p = fastest_first(problem.transposed if swap_ab else problem)
+        m, n, sketch = p.m, p.n, Layout.sketched(p, swap_ab)
+        fp32_a = operand.direct(p.a, sources_of(swap_ab)[0]) if may_be_rs(p) else None
+        reads = _Reads.of(sketch, sketch.a, device), _Reads.of(sketch, fp32_a, device) if fp32_a else None
+        tiles = ways(problem, device, swap_ab, _tiles(sketch, fp32_a, device))
+        most, bound = _most_clocks(reads, least)
+        for (tile_m, tile_n, blocks, step, whole, in_parts), split_k, units, max_cluster, may_split_a in tiles:
+            steps = -(-k_steps // split_k)
+            if -(-units // blocks) * steps * step > bound:
+                continue  # whatever else there is
+            tiles_n = -(-n // tile_n)
+            for cluster, rs, is_partial, costs in whole if split_k == 1 else in_parts:
+                if cluster > max_cluster or rs > may_split_a:
+                    continue
+                tiles_m = -(-m // (tile_m * cluster))
+                units = tiles_m * tiles_n * cluster * split_k * batches
+                arithmetic = cost_model.arithmetic_clocks(costs, units, steps, batches)
+                if arithmetic > most[rs] or (read := reads[rs]) is None:
+                    continue  # whatever memory takes
+                a_bytes, b_bytes, beside = read
+                reduction = cost_model.reduction_clocks(costs.rates, elements, split_k) if is_partial else 0.0
+                reread = a_bytes * (tiles_n - 1) + b_bytes * (tiles_m - 1)
+                memory = cost_model.memory_clocks(costs, a_bytes + b_bytes, reread, elements, split_k)
+                clocks = beside.and_product(cost_model.product_clocks(costs, arithmetic, memory), reduction)
+                if clocks < least:
+                    best, least = (tile_m, tile_n, cluster, split_k, swap_ab, rs), clocks
+                    most, bound = _most_clocks(reads, least)
     return None if best is None else Configuration(*best), least
 
 
-class _Sides(dict[tuple[bool, bool, bool], "_Side | None"]):
-    """The sides of a product by whether it is transposed, splits A in registers, and splits K: each is made when it is
-    asked for. None if TMA cannot read what is to be split."""
+class _Reads(NamedTuple):
+    """What a product reads, and what comes before and after it."""
 
-    def __init__(self, problem: Problem, device: Device) -> None:
-        self._problem, self._device = problem, device
-        self._sketches: dict[bool, Layout] = {}
+    a_bytes: int
+    b_bytes: int
+    beside: cost_model.ClocksBeside
 
-    def __missing__(self, key: tuple[bool, bool, bool]) -> "_Side | None":
-        swap_ab, rs, splits_k = key
-        sketch: Layout | None = self._sketches.get(swap_ab)
-        if sketch is None:
-            p = fastest_first(self._problem.transposed if swap_ab else self._problem)
-            sketch = self._sketches[swap_ab] = Layout.sketched(p, swap_ab)
-        if rs:
-            sketch = sketch.sketched_in_registers(swap_ab)
-        side = None
-        if sketch is not None:
-            side = _Side(sketch.sketched_in_parts() if splits_k else sketch, self._device)
-        self[key] = side
-        return side
+    @classmethod
+    def of(cls, layout: Layout, a: Operand, device: Device) -> "_Reads":
+        batch, b = layout.problem.batch, layout.b
+        a_bytes, b_bytes = a.bytes(batch), b.bytes(batch)
+        copied, rates = a_bytes * a.is_copy + b_bytes * b.is_copy, cost_model.rates_of(device)
+        return cls(a_bytes, b_bytes, cost_model.clocks_beside(rates, copied, layout.scheme is not None))
 
 
-class _Side:
-    """What the configurations of a product have in common that compute it transposed or not, split A in registers or
-    not, and split K or not."""
+def _most_clocks(reads: Sequence[_Reads | None], least: float) -> tuple[list[float], float]:
+    """The most clocks of a product that costs no more than `least`, for each way to read; and the most of them."""
+    most = [0.0 if each is None else each.beside.most_product(least) for each in reads]
+    return most, max(most)
 
-    __slots__ = (
-        *("_a_bytes", "_b_bytes", "_batches", "_beside", "_device", "_is_partial", "_k_steps"),
-        *("_known", "_layout", "_m", "_n", "_output_elements", "_sizes_matter", "_work"),
-    )
 
-    def __init__(self, layout: Layout, device: Device) -> None:
-        p = layout.problem
-        self._layout, self._device = layout, device
-        self._m, self._n, self._k_steps, self._batches = p.m, p.n, layout.k_steps, p.batches
-        self._a_bytes, self._b_bytes = layout.a.bytes(p.batch), layout.b.bytes(p.batch)
-        self._output_elements = p.m * p.n * p.batches
-        traits = layout.traits
-        self._is_partial = layout.out.is_partial
-        self._sizes_matter = traits.only_stores or p.skips_zeros
-        self._known = _known_tiles.setdefault(_kind(layout, traits, device), {})
-        copied = self._a_bytes * layout.a.is_copy + self._b_bytes * layout.b.is_copy
-        self._work: cost_model.Work | None = None  # of any configuration
-        rates = cost_model.rates_of(device)
-        self._beside = cost_model.clocks_beside(rates, copied, layout.scheme is not None)
+# The cluster of a tile, whether A is split in registers, whether sums are partial products, and what the tiles cost.
+_Offer = tuple[int, bool, bool, cost_model.TileClocks]
+# Rows and columns of a tile; of its offers the most blocks at the same time, and the fewest clocks of a step along K;
+# and the offers, if K is whole, and if it is split.
+_OfferedTile = tuple[int, int, int, float, tuple[_Offer, ...], tuple[_Offer, ...]]
 
-    def clocks(self, cut: Cut, limit: float) -> float:
-        """The expected clocks of a configuration; infinite if it does not suit the product, or they are more than
-        `limit`."""
-        tile_m, tile_n, cluster, split_k, _, _ = cut
-        key = self._layout.tile(self._device, Configuration(*cut)) if self._sizes_matter else cut[:3]
-        try:
-            tile = self._known[key]
-        except KeyError:
-            tile = self._known[key] = self._tile(Configuration(*cut))
-        if tile is None:
-            return math.inf
-        beside, reduction = self._beside, 0.0
-        if self._is_partial:
-            reduction = cost_model.reduction_clocks(tile.rates, self._output_elements, split_k)
-        tiles_m, tiles_n = -(-self._m // (tile_m * cluster)), -(-self._n // tile_n)
-        units = tiles_m * tiles_n * cluster * split_k * self._batches
-        arithmetic = cost_model.arithmetic_clocks(tile, units, -(-self._k_steps // split_k), self._batches)
-        if (arithmetic + beside.preparation + beside.idle_launches + reduction) * beside.scale - beside.timer > limit:
-            return math.inf
-        memory = cost_model.memory_clocks(
-            tile,
-            self._a_bytes + self._b_bytes,
-            self._a_bytes * (tiles_n - 1) + self._b_bytes * (tiles_m - 1),
-            self._output_elements,
-            split_k,
-        )
-        product = cost_model.product_clocks(tile, arithmetic, memory)
-        return (product + beside.preparation + beside.idle_launches + reduction) * beside.scale - beside.timer
 
-    def _tile(self, c: Configuration) -> cost_model.TileClocks | None:
-        """What tiles of a configuration cost; None if it does not suit the product."""
-        is_offered = _is_offered(self._layout, c)  # most are not, which is quickly seen
-        if not is_offered or excluded(self._layout, self._device, c) is not None:
-            return None
-        if self._work is None:
-            self._work = _work(self._layout, c)
-        # What else there is of the work does not count for a tile.
-        columns = self._layout.traits.b_extent(c.tile_n)
-        work = self._work._replace(tile_m=c.tile_m, tile_n=c.tile_n, cluster=c.cluster, loaded_columns=columns)
-        return cost_model.tile_clocks(cost_model.rates_of(self._device), work, self._device)
+def _tiles(sketch: Layout, fp32_a: Operand | None, device: Device) -> tuple[_OfferedTile, ...]:
+    """The tiles that suit products like this one. `fp32_a`: A if it is split in registers; None if it cannot be."""
+    key = _kind(sketch, fp32_a, device)
+    found = _known_tiles.get(key)
+    if found is None:
+        found = _known_tiles[key] = tuple(_offered(sketch, fp32_a, device))
+    return found
+
+
+def _offered(sketch: Layout, fp32_a: Operand | None, device: Device) -> Iterator[_OfferedTile]:
+    in_registers = None if fp32_a is None else sketch.sketched_in_registers(fp32_a)
+    in_parts = sketch.sketched_in_parts(), None if in_registers is None else in_registers.sketched_in_parts()
+    for tile_m, tile_n in tiles_of(sketch.problem):
+        whole = tuple(_offers(tile_m, tile_n, 1, sketch, in_registers, device))
+        parts = tuple(_offers(tile_m, tile_n, 2, *in_parts, device))
+        if whole or parts:
+            costs = [costs for *_, costs in (*whole, *parts)]
+            blocks, step = max(each.blocks for each in costs), min(each.step for each in costs)
+            yield tile_m, tile_n, blocks, step, whole, parts
+
+
+def _offers(
+    tile_m: int, tile_n: int, split_k: int, sketch: Layout, in_registers: Layout | None, device: Device
+) -> Iterator[_Offer]:
+    for cluster, rs in itertools.product((1, 2), (False, True)):
+        layout, c = in_registers if rs else sketch, Configuration(tile_m, tile_n, cluster, split_k, rs=rs)
+        # Most are not offered, which is quickly seen.
+        if layout is not None and _is_offered(layout, c) and excluded(layout, device, c) is None:
+            tile = cost_model.tile_clocks(cost_model.rates_of(device), _work(layout, c), device)
+            yield cluster, rs, layout.out.is_partial, tile
 
 
 # By what decides which configurations suit a product, and what their tiles cost. There are a few hundred at most.
-_known_tiles: Final[dict[tuple[Hashable, ...], dict[tuple[Hashable, ...], cost_model.TileClocks | None]]] = {}
+_known_tiles: Final[dict[tuple[Hashable, ...], tuple[_OfferedTile, ...]]] = {}
 
 
-def _kind(layout: Layout, traits: Traits, device: Device) -> tuple[Hashable, ...]:
-    """Everything apart from sizes that `unsuited_to` and the costs of tiles depend on."""
-    p = layout.problem
-    has_residual = p.epilogue is not None and p.epilogue.residual is not None
-    gpu = (device.name, device.sm_count, device.shared_bytes_per_block)
-    straddles = layout.a.straddles, layout.b.straddles
-    return (gpu, p.accuracy, traits, layout.out.is_partial, *straddles, has_residual, may_skip_zeros(p))
+def _kind(sketch: Layout, fp32_a: Operand | None, device: Device) -> tuple[Hashable, ...]:
+    """Everything that `excluded` and the costs of tiles depend on. Of sizes that is whether a tile stays with its
+    columns, or leaves out zeros, where it may."""
+    p, traits, out = sketch.problem, sketch.traits, sketch.out
+    sized: tuple[Tile, ...] = ()
+    if traits.only_stores or p.skips_zeros:
+        sized = tuple([sketch.tile(device, Configuration(*shape)) for shape in catalogue.offered(traits)])
+    return (
+        *(device.name, device.sm_count, device.shared_bytes_per_block),
+        *(p.accuracy, traits, len(p.batch), p.k <= TILE_K, p.k <= SHORT_K),
+        *(out.is_partial, out.aligned, sketch.a.straddles, sketch.b.straddles),
+        fp32_a and (fp32_a.mn_major, fp32_a.straddles),
+        p.epilogue is not None and p.epilogue.residual is not None,
+        *(may_skip_zeros(p), sized),
+    )
 
 
 def laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration, Layout]]:

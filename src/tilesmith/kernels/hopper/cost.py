@@ -225,14 +225,23 @@ def memory_clocks(tile: TileClocks, input_bytes: int, reread_bytes: int, output_
     return reading + writing + tile.rates.memory_start_clocks
 
 
-@dataclass(frozen=True, slots=True)
-class ClocksBeside:
+class ClocksBeside(NamedTuple):
     """What all configurations of a product have in common."""
 
     preparation: float
     idle_launches: float
     scale: float
     timer: float
+
+    def and_product(self, product: float, reduction: float) -> float:
+        """All clocks together: Cost.cycles."""
+        preparation, idle_launches, scale, timer = self
+        return (product + preparation + idle_launches + reduction) * scale - timer
+
+    def most_product(self, clocks: float) -> float:
+        """The most clocks of a product with which all together are no more than so many; rounded up."""
+        preparation, idle_launches, scale, timer = self
+        return ((clocks + timer) / scale - preparation - idle_launches) * (1 + 1e-9)
 
 
 def clocks_beside(all_rates: Rates, copied_bytes: int, is_float32: bool) -> ClocksBeside:

@@ -6,7 +6,6 @@ by a last launch, in order. Without a split, an element's sum of 16-bit products
 depends on its row and column alone.
 """
 
-import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -68,20 +67,21 @@ def rejects(problem: Problem, device: Device) -> str | None:
     """Why this family cannot do the problem."""
     if reason := _rejects_type(problem, device):
         return reason
-    if schemes_of(problem) is not None and problem.accuracy == "fp32" and problem.k < _MIN_K:
+    m, n, k, batches, schemes = problem.m, problem.n, problem.k, problem.batches, schemes_of(problem)
+    if schemes is not None and problem.accuracy == "fp32" and k < _MIN_K:
         return "its terms have too few bits for sums that are so short"
-    if problem.k == 0 or problem.is_empty:
+    if k == 0 or problem.is_empty:
         return "there is nothing to multiply"
     if len(problem.batch) > MAX_BATCH_DIMS:
         return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
-    if any(_repeats(matrix) for matrix in (problem.a, problem.b)):
+    if _repeats(problem.a) or _repeats(problem.b):
         return "an operand repeats its rows or columns, and would have to be written out"
-    tiles = math.ceil(max(problem.m, problem.n) / MIN_TILE[1]) * math.ceil(min(problem.m, problem.n) / MIN_TILE[0])
-    counted = [problem.m, problem.n, problem.k, tiles * problem.batches * MAX_SPLIT_K]
-    if schemes := schemes_of(problem):
-        counted.append(schemes.full_range.stored * round_up(problem.k, TILE_K))
-        counted.append(problem.batches * terms.scale_pitch(max(problem.m, problem.n)))
-    if max(counted) > _INT_MAX:
+    tiles = -(-max(m, n) // MIN_TILE[1]) * -(-min(m, n) // MIN_TILE[0])
+    counted = max(m, n, k, tiles * batches * MAX_SPLIT_K)
+    if schemes is not None:
+        depth, scales = schemes.full_range.stored * round_up(k, TILE_K), batches * terms.scale_pitch(max(m, n))
+        counted = max(counted, depth, scales)
+    if counted > _INT_MAX:
         return "its sizes cannot be counted with 32 bits"
     return None
 

@@ -36,6 +36,8 @@ from tilesmith.kernels.hopper.layout import (
 from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store
 
+_ZEROS: Final = (0,) * MAX_BATCH_DIMS
+_ONES: Final = (1,) * MAX_BATCH_DIMS
 _RASTER_GROUP: Final = 8  # clusters of tile rows that are done together
 
 
@@ -74,9 +76,10 @@ class RowScales(ParameterBlock):
 
     @classmethod
     def of(cls, split: Split, scale: Scale) -> "RowScales":
-        found = split.findings
-        undo = found.scales.full_range_exponents if scale is Scale.EXPONENTS else found.scales.factors
-        return cls(first=Address(found.buffer, undo), pitch=found.scales.pitch, matrices=_padded(split.matrix_steps))
+        scales = split.findings.scales
+        undo = scales.full_range_exponents if scale is Scale.EXPONENTS else scales.factors
+        first = Address(split.findings.buffer, undo)
+        return cls(first=first, pitch=scales.pitch, matrices=_padded(split.matrix_steps))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +213,7 @@ def _of_batch(layout: Layout) -> dict[str, Any]:
     return {
         "out_is_partial": int(out.is_partial),
         "out_batch_stride": _padded(out.batch_strides),
-        "batch_size": (*batch, *(1,) * (MAX_BATCH_DIMS - len(batch))),
+        "batch_size": batch + _ONES[len(batch) :],
         "a_moves": _padded(tuple([int(stride != 0) for stride in layout.a.batch_strides])),
         "b_moves": _padded(tuple([int(stride != 0) for stride in layout.b.batch_strides])),
         "epilogue": EpilogueParameters.of(layout.epilogue, MAX_BATCH_DIMS),
@@ -230,7 +233,7 @@ def _of_scheme(layout: Layout, traits: Traits, split: tuple[Split, Split]) -> di
 
 
 def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
-    return *values, *(0,) * (MAX_BATCH_DIMS - len(values))
+    return values + _ZEROS[len(values) :]
 
 
 def product_launch(
@@ -245,7 +248,8 @@ def product_launch(
     ordinary values, if this one is for all others."""
     traits, tile = layout.traits, layout.tile(device, c)
     at_once, all_clusters = clusters_at_once(layout.problem, device, tile), clusters_of(layout, c)
-    tile = tile._replace(store_waits=catalogue.waits(traits, tile, all_clusters > at_once))
+    if catalogue.waits(traits, tile, all_clusters > at_once):
+        tile = tile._replace(store_waits=True)
     parameters: ParameterBlock
     if layout.split is None:
         parameters = GemmParameters(**_of_tiles(layout, traits, device, c), **_of_batch(layout))
@@ -254,9 +258,8 @@ def product_launch(
     else:
         changed = _of_tiles(layout, traits, device, c) | _of_scheme(layout, traits, layout.split)
         parameters = ordinary.parameters.changed(**changed)
-    declared = parameters.declaration(), parameters.headers()
     return KernelLaunch(
-        _kernel(traits, tile, runs, device.shared_bytes_per_block, declared),
+        _kernel(traits, tile, runs, device.shared_bytes_per_block, parameters.declared()),
         parameters,
         grid=(min(all_clusters, at_once) * c.cluster, 1, 1),
         cluster=c.cluster,

@@ -1,7 +1,8 @@
 """How the operands and the result of a product lie in memory, and how the work is cut."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -116,7 +117,7 @@ class Layout:
         matrices, found = (p.a, p.b.transposed), (a.findings, b.findings)
         split, end = terms.split_pair(matrices, (a.source, b.source), p.batch, scheme, found, self.terms_offset, device)
         own_a = split[0].terms if self.a is a.terms else self.a
-        return replace(self, a=own_a, b=split[1].terms, workspace_bytes=end, scheme=scheme, split=split)
+        return Layout(p, own_a, split[1].terms, self.out, end, scheme, split, self.range_check, self.terms_offset)
 
     @classmethod
     def sketched(cls, p: Problem, swap_ab: bool) -> "Layout":
@@ -134,11 +135,9 @@ class Layout:
         a, b = [operand.direct(matrix, source) or operand.realigned(matrix, p.batch, 0)[0] for matrix, source in pairs]
         return cls(p, a, b, out, 0)
 
-    def sketched_in_registers(self, swap_ab: bool) -> "Layout | None":
-        """The same sketch with an A that is split in registers; None if TMA cannot read it."""
-        p = self.problem
-        a = operand.direct(p.a, sources_of(swap_ab)[0])
-        return None if a is None else Layout(p, a, self.b, self.out, 0, self.scheme)
+    def sketched_in_registers(self, fp32_a: Operand) -> "Layout":
+        """The same sketch with an A that is split in registers."""
+        return Layout(self.problem, fp32_a, self.b, self.out, 0, self.scheme)
 
     def sketched_in_parts(self) -> "Layout":
         """The same sketch with partial products of several parts of K."""
@@ -152,6 +151,20 @@ class Layout:
     @cached_property
     def traits(self) -> Traits:
         """What kernels for this layout are compiled for. A sketched one leaves out what no cost depends on."""
+        a, b, out, k = self.a, self.b, self.out, self.problem.k
+        if self.epilogue is not None:
+            return self._traits()
+        # All that they depend on then: they are made anew for every layout, and there are few.
+        key = (
+            *(self.scheme, a.matrix.dtype, a.dtype, a.mn_major, a.terms, b.matrix.dtype, b.dtype, b.mn_major),
+            *(out.dtype, out.along_m, out.aligned, out.is_partial, len(self.problem.batch), k <= TILE_K, k <= SHORT_K),
+        )
+        found = _known_traits.get(key)
+        if found is None:
+            found = _known_traits[key] = self._traits()
+        return found
+
+    def _traits(self) -> Traits:
         scheme, a, b, out, own = self.scheme, self.a, self.b, self.out, self.epilogue
         a_terms = b_terms = 1
         if scheme is not None:
@@ -198,6 +211,9 @@ class Layout:
     def epilogue(self) -> EpilogueSpec | None:
         """The epilogue of the kernel itself: where its sums are parts of K, the launch that adds them has it."""
         return None if self.out.is_partial else self.problem.epilogue
+
+
+_known_traits: Final[dict[tuple[Hashable, ...], Traits]] = {}
 
 
 def _with_least_product(scheme: Scheme | None, a_terms: int, b_terms: int, k: int) -> bool:

@@ -1,9 +1,7 @@
 """The ways to cut the work of a product that may be worth it."""
 
-import itertools
-import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K
@@ -37,35 +35,48 @@ _TILE_OF_TORCH: Final = 128 * 256  # elements of the output that keep one SM bus
 _MIN_CLUSTER_STEPS: Final = 4  # steps along K that are worth waiting for a neighbour
 
 
-Cut = tuple[int, int, int, int, bool, bool]  # the fields of a Configuration
+Row = TypeVar("Row", bound=tuple[Any, ...])  # of a table of tiles: the rows and columns of one, and more
 
 
 def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
     """Every way to cut the work that may be worth it."""
-    return itertools.starmap(Configuration, cuts(problem, device))
+    for swap_ab in orders(problem):
+        for (tile_m, tile_n), split_k, _, max_cluster, may_be_rs in ways(problem, device, swap_ab, tiles_of(problem)):
+            for cluster in range(1, max_cluster + 1):
+                yield Configuration(tile_m, tile_n, cluster, split_k, swap_ab)
+                if may_be_rs:
+                    yield Configuration(tile_m, tile_n, cluster, split_k, swap_ab, rs=True)
 
 
-def cuts(problem: Problem, device: Device) -> Iterator[Cut]:
-    """The same as tuples, which are made in a fraction of the time."""
-    k_steps, batches = math.ceil(problem.k / TILE_K), problem.batches
-    least, may_split_a, tiles = _min_split_k(problem, device), may_be_rs(problem), _tiles(problem)
-    for swap_ab in (False, True) if problem.m < problem.n and problem.m <= _MAX_SWAPPED_ROWS else (False,):
-        m, n = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
-        widest = 2 * max(n, _MIN_ATOM_COLUMNS)
-        for tile_m, tile_n in tiles:
-            if tile_n >= widest or tile_m - WGMMA_M >= m:
-                continue  # at least half of it would be empty, or a consumer idle
-            tiles_n = -(-n // tile_n)
-            count = -(-m // tile_m) * tiles_n * batches
-            is_rs_possible = may_split_a and tile_n <= _MAX_RS_TILE_N and tiles_n <= _MAX_TIMES_SPLIT
-            for split_k in _split_ks(count, k_steps, device, least):
-                for cluster in (1, 2) if m > tile_m and k_steps >= split_k * _MIN_CLUSTER_STEPS else (1,):
-                    yield tile_m, tile_n, cluster, split_k, swap_ab, False
-                    if is_rs_possible:
-                        yield tile_m, tile_n, cluster, split_k, swap_ab, True
+def orders(problem: Problem) -> tuple[bool, ...]:
+    """Whether the product is computed transposed: never, or both ways are worth a look."""
+    return (False, True) if problem.m < problem.n and problem.m <= _MAX_SWAPPED_ROWS else (False,)
 
 
-def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
+def ways(
+    problem: Problem, device: Device, swap_ab: bool, tiles: Iterable[Row]
+) -> Iterator[tuple[Row, int, int, int, bool]]:
+    """The parts of K that may be worth it for each of the tiles; with them the tiles of all matrices and parts, the
+    largest cluster, and whether A may be split in registers."""
+    m, n = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
+    k_steps, batches, may_split_a = -(-problem.k // TILE_K), problem.batches, may_be_rs(problem)
+    most = min(k_steps // _MIN_SPLIT_STEPS, MAX_SPLIT_K)
+    least = min(_min_split_k(problem, device), max(most, 1))
+    sm_count, widest, fewest = device.sm_count, 2 * max(n, _MIN_ATOM_COLUMNS), (least,)
+    for tile in tiles:
+        tile_m, tile_n = tile[0], tile[1]
+        if tile_n >= widest or tile_m - WGMMA_M >= m:
+            continue  # at least half of it would be empty, or a consumer idle
+        tiles_n = -(-n // tile_n)
+        count = -(-m // tile_m) * tiles_n * batches
+        may_be_split = may_split_a and tile_n <= _MAX_RS_TILE_N and tiles_n <= _MAX_TIMES_SPLIT
+        for split_k in fewest if count > 2 * sm_count else _split_ks(count, sm_count, least, most):
+            is_shared = m > tile_m and k_steps >= split_k * _MIN_CLUSTER_STEPS
+            yield tile, split_k, count * split_k, 2 if is_shared else 1, may_be_split
+
+
+def tiles_of(problem: Problem) -> tuple[tuple[int, int], ...]:
+    """The tiles that a product may have, if there are kernels with them."""
     if _promotes(problem):
         return PROMOTED_TILES
     return TILES if schemes_of(problem) is None else FLOAT32_TILES
@@ -92,10 +103,8 @@ def _min_split_k(problem: Problem, device: Device) -> int:
     return max(1, min(problem.k // (_MIN_SPLIT_STEPS * TILE_K), int(device.sm_count / tiles)))
 
 
-def _split_ks(tiles: int, k_steps: int, device: Device, least: int) -> tuple[int, ...]:
+def _split_ks(tiles: int, sm_count: int, least: int, most: int) -> tuple[int, ...]:
     """One, or as few as there may be, and what fills the SMs once or twice."""
-    most = min(k_steps // _MIN_SPLIT_STEPS, MAX_SPLIT_K)
-    least = min(least, max(most, 1))
-    once, twice = min(device.sm_count // tiles, most), min(2 * device.sm_count // tiles, most)
+    once, twice = min(sm_count // tiles, most), min(2 * sm_count // tiles, most)
     first = (least, once) if once > least else (least,)
     return (*first, twice) if twice > max(once, 2, least) else first

@@ -74,7 +74,7 @@ class Parameters(ParameterBlock):
     tiles_m: Int64
     tiles_n: Int64
     batches: Int64
-    adds: Int32 = 0  # to what the output has, if the constants allow it
+    adds: Int32  # to what the output has, if the constants allow it
     out_is_wide: Int32
     out_vector: Int32  # that the output can be stored in
     batch_dims: Int32
@@ -136,6 +136,7 @@ class Parameters(ParameterBlock):
             tiles_m=math.ceil(p.m / tile[0]),
             tiles_n=math.ceil(p.n / tile[1]),
             batches=math.prod(p.batch[walked]),
+            adds=0,
             out_is_wide=int(out.dtype != a.dtype),
             out_vector=out_vector,
             batch_dims=len(dims),
