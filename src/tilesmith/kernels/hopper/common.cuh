@@ -56,7 +56,7 @@ struct ColumnBias<false> {
 
 // All results count. Others: pending_check.cuh.
 struct Unchecked {
-  __device__ __forceinline__ bool passes() const { return true; }
+  __device__ __forceinline__ bool passes(const Parameters&) const { return true; }
 };
 
 __device__ __forceinline__ void cluster_sync() {

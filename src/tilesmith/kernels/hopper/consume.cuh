@@ -68,7 +68,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
       for (; k < work.k_steps; ++k) products.next();
     driver.read(residual, work);
     products.finish();
-    if (!is_known && !shared.passes())
+    if (!is_known && !shared.passes(p))
       break;
     is_known = true;
     driver.prepare(work, facts);

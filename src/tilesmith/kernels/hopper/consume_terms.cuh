@@ -29,7 +29,7 @@ __device__ __forceinline__ void consume_terms(const Parameters& p, Shared& share
       products.finish();
       results.add(products.sum);
     }
-    if (!is_known && !shared.passes())
+    if (!is_known && !shared.passes(p))
       break;
     is_known = true;
     driver.prepare(work, facts);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void consume_single_steps(const Parameters& p, Shared
     const Work work = tiles.work();
     driver.prepare(work, driver.facts(work));
     products.finish();
-    if (!is_known && !shared.passes())
+    if (!is_known && !shared.passes(p))
       break;
     is_known = true;
     results.take(products.sum);

@@ -82,7 +82,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   int columns = -1;  // whose tile of B stays
   int loaded = 0;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    if (loaded++ == 1 && !shared.passes())
+    if (loaded++ == 1 && !shared.passes(p))
       break;
     const Work work = shared.without_zeros(tiles.work(), p.schedule);
     const bool load_b = !plan::stationary_b || work.tile.n != columns;

@@ -12,40 +12,33 @@ template <bool any>
 struct PendingCheck {
   static constexpr int warps = 2;  // one for each operand
 
-  RangeStats total_of_b;
-  ptx::Barrier has_total_of_b, has_found;
-  alignas(16) RangeCheck found;
+  RangeStats total[warps];
+  alignas(16) ptx::Barrier counted;
 
   // One thread, before all others wait for it.
-  __device__ __forceinline__ void init() {
-    ptx::barrier_init(has_total_of_b, 1);
-    ptx::barrier_init(has_found, 1);
-  }
+  __device__ __forceinline__ void init() { ptx::barrier_init(counted, warps); }
 
   // Each of the warps. The first block leaves the range check to the next launch.
   __device__ __forceinline__ void count(const Parameters& p, int warp) {
     const bool of_a = warp == 0;
-    const RangeStats total =
+    const RangeStats found =
         total_of_blocks(of_a ? p.a_range_stats : p.b_range_stats, of_a ? p.a_range_stats_count : p.b_range_stats_count,
                         of_a ? p.a_k_chunks : p.b_k_chunks);
-    if (threadIdx.x % 32 != 0)
-      return;
-    if (!of_a) {
-      total_of_b = total;
-      ptx::barrier_arrive(has_total_of_b);
-      return;
+    if (threadIdx.x % 32 == 0) {
+      total[warp] = found;
+      ptx::barrier_arrive(counted);
+      if (blockIdx.x == 0 && warp == 0)
+        *p.range_check = check(p);
     }
-    ptx::barrier_wait(has_total_of_b, 0);
-    found = range_check(total, total_of_b, p.depth);
-    ptx::barrier_arrive(has_found);
-    if (blockIdx.x == 0)
-      *p.range_check = found;
   }
 
   // Whether results count. Those who ask wait for it.
-  __device__ __forceinline__ bool passes() {
-    ptx::barrier_wait(has_found, 0);
-    return found == RangeCheck::in_range;
+  __device__ __forceinline__ bool passes(const Parameters& p) { return check(p) == RangeCheck::in_range; }
+
+ private:
+  __device__ __forceinline__ RangeCheck check(const Parameters& p) {
+    ptx::barrier_wait(counted, 0);
+    return range_check(total[0], total[1], p.depth);
   }
 };
 template <>
@@ -53,7 +46,7 @@ struct PendingCheck<false> {
   static constexpr int warps = 0;
   __device__ __forceinline__ void init() {}
   __device__ __forceinline__ void count(const Parameters&, int) {}
-  __device__ __forceinline__ bool passes() { return true; }
+  __device__ __forceinline__ bool passes(const Parameters&) { return true; }
 };
 
 }  // namespace tilesmith
