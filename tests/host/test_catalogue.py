@@ -67,7 +67,8 @@ class Draw:
                 rng.random() < 0.15 and len(batch) < 4 and 0 not in (*a.stride(), *b.stride(), a.numel(), b.numel())
             )
             b = b.to(rng.choice([torch.float16, torch.bfloat16])) if is_mixed else b
-            packed = (False, False) if is_mixed else rng.choice([(False, False), (False, True), (True, True)])
+            kinds = [(False, False), (True, False)] if is_mixed else [(False, False), (False, True), (True, True)]
+            packed = rng.choice(kinds)
         out = None
         if shape is not None and len(shape) > 1 and rng.random() < 0.3:
             out = self._matrix(list(shape[:-2]), shape[-2], shape[-1], out_dtype or dtype, may_repeat=False)

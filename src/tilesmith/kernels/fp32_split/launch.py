@@ -221,13 +221,16 @@ def _launch(
     """The launch of the kernel for such operands. `accesses`: how each of them can be read. There are as few kernels as
     that costs no time: what as a rule is not split, or is seldom asked for, is read in any way."""
     first = splits[0].findings
-    is_mixed, is_strided = len({each.terms.matrix.dtype for each in splits}) > 1, Access.STRIDED in accesses
-    if scheme.full_range or is_mixed or is_strided or first.extents is not None:
+    is_narrow = [each.terms.matrix.dtype != torch.float32 for each in splits]
+    if scheme.full_range or any(is_narrow) or Access.STRIDED in accesses or first.extents is not None:
         accesses = [Access.ANY] * len(splits)
     elif first.rs_parts:
         accesses = [accesses[-1]] * len(splits)
+    kinds = [_kind(each, access) for each, access in zip(splits, accesses, strict=True)]
+    if all(is_narrow):
+        kinds.append(_PACKED_BESIDE_NARROW)
     kernel = _kernel(
-        (_kind(splits[0], accesses[0]), _kind(splits[-1], accesses[-1])),
+        (kinds[0], kinds[-1]),
         scheme,
         first.extents is not None and not scheme.full_range,
         first.rs_parts > 0,
@@ -237,6 +240,8 @@ def _launch(
 
 
 Kind = tuple[torch.dtype, bool, Access]  # of an operand: what its constants are made of
+# The other operand of a product, if it is packed and the one to split has 16 bits: it could be of any kind.
+_PACKED_BESIDE_NARROW: Final[Kind] = (torch.float32, False, Access.ANY)
 
 
 def _kind(split: Split, access: Access) -> Kind:
