@@ -72,12 +72,13 @@ def main(problems: int, seed: int, seconds: float, jobs: int, only: int | None) 
     blocks = [range(first, min(first + _BLOCK, problems)) for first in range(0, problems, _BLOCK)]
     crew = Crew(partial(_judge, seed, gpu), partial(_lost, seed, gpu), jobs)
     outcomes: list[Outcome] = []
-    failures = 0
+    failures: list[int] = []
     for outcome in _shown(crew.answers(blocks, seconds - compiled_after), problems, start):
         outcomes.append(outcome)
-        failures += outcome.problem is not None
-        if outcome.problem is not None and failures <= _SHOWN_FAILURES:
-            _print_failure(outcome, seed)
+        if outcome.problem is not None:
+            failures.append(outcome.index)
+            if len(failures) <= _SHOWN_FAILURES:
+                _print_failure(outcome, seed)
     compiled = sum(1 for _ in cache.entries()) - before
     _print_summary(outcomes)
     click.echo(
@@ -86,7 +87,8 @@ def main(problems: int, seed: int, seconds: float, jobs: int, only: int | None) 
     )
     if len(outcomes) < problems:
         click.echo(f"The time was over before {problems - len(outcomes)} of them.")
-    click.echo(f"{failures} are wrong." if failures else "All that were done are right.")
+    indices = ", ".join(map(str, sorted(failures)))
+    click.echo(f"{len(failures)} are wrong: {indices}" if failures else "All that were done are right.")
     sys.exit(1 if failures or not outcomes else 0)
 
 

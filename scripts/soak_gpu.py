@@ -199,8 +199,10 @@ def _finish(soaked: list[Soaked], moved: list[list[int]], wrong: int, rounds: in
     click.echo(f"{'family':32}{'products':>10}{'moved':>8}")
     for family, (count, moving) in sorted(families.items()):
         click.echo(f"  {family:30}{count:>10}{moving:>8}")
-    some_moved = sum(any(counts) for counts in moved)
-    click.echo(f"{len(soaked)} products, {rounds} times each, in {seconds:.0f} s: {wrong} wrong, {some_moved} moved")
+    some_moved = [one.case.index for one, counts in zip(soaked, moved, strict=True) if any(counts)]
+    which = f": {', '.join(map(str, some_moved))}" if some_moved else ""
+    done = f"{len(soaked)} products, {rounds} times each, in {seconds:.0f} s"
+    click.echo(f"{done}: {wrong} wrong, {len(some_moved)} moved{which}")
     sys.exit(1 if wrong or some_moved or not rounds else 0)
 
 
