@@ -138,7 +138,7 @@ def _compiled(kernels: list[Kernel], arch: str, jobs: int) -> dict[Kernel, bytes
 
     Processes compile them: threads would wait for each other in NVRTC, the more the more cores there are."""
     cubins: dict[Kernel, bytes] = {}
-    forked = multiprocessing.get_context("fork")  # nothing here has started a thread yet
+    forked = multiprocessing.get_context("fork")  # they call NVRTC, and nothing of what CUDA may have begun here
     with ProcessPoolExecutor(min(jobs, max(len(kernels), 1)), forked, initializer=_ignore_interrupts) as pool:
         pending = {pool.submit(cache.cubin, source.render(kernel), arch): kernel for kernel in kernels}
         progress = progress_bar(Console(stderr=True))
