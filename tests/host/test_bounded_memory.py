@@ -20,7 +20,7 @@ from tilesmith.core.recent import Recent
 from tilesmith.override import routes
 from tilesmith.override.settings import Settings
 from tilesmith.planner import choose
-from tilesmith.runtime import driver, executor, graph_replay, loading, workspace
+from tilesmith.runtime import executor, graph_replay, loading, workspace
 from tilesmith.runtime.graph_replay import GraphReplay
 
 SHAPES = 20_000
@@ -122,7 +122,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "planned", planned)
     monkeypatch.setattr(devices, "installed", lambda _: named("h200"))
     monkeypatch.setattr(loading, "loaded", lambda kernels, *_: ())
-    monkeypatch.setattr(driver, "Launches", lambda *_: object())
+    monkeypatch.setattr(executor, "Launches", lambda *_: object())
     monkeypatch.setattr(executor.CompiledPlan, "_run", lambda self, a, b, out, added: out)
     executor._compiled.clear()
 

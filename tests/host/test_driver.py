@@ -13,7 +13,7 @@ from tilesmith.core.device import named
 from tilesmith.core.params import BUFFERS, TensorMap
 from tilesmith.core.problem import Problem
 from tilesmith.planner import choose
-from tilesmith.runtime import driver
+from tilesmith.runtime import driver, launches
 
 BUFFERS_AT = (1 << 20, 2 << 20, 3 << 20, 4 << 20)
 
@@ -45,9 +45,9 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     cuda = Cuda()
-    monkeypatch.setattr(driver, "_raw", cuda.raw)
-    monkeypatch.setattr(driver, "_driver", lambda: bindings)
-    monkeypatch.setattr(driver, "_encode_tiled", driver._encode_tiled.__wrapped__)
+    monkeypatch.setattr(driver, "raw", cuda.raw)
+    monkeypatch.setattr(driver, "bindings", lambda: bindings)
+    monkeypatch.setattr(launches, "_encode_tiled", launches._encode_tiled.__wrapped__)
     return cuda
 
 
@@ -66,7 +66,7 @@ def test_a_tensor_map_is_encoded_as_the_driver_spells_it(
     memory = ctypes.create_string_buffer(256)
     where = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
     tensor_map = TensorMap("a", 32, dtype, (100, 50, 3), (208, 10400), (8, 4, 1), line_bytes)
-    driver._MapSlot.of(tensor_map, 0).encode(4096, where)
+    launches._MapSlot.of(tensor_map, 0).encode(4096, where)
     (arguments,) = cuda.encoded
     assert arguments == (
         bindings.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{dtype_name}"],
@@ -87,7 +87,7 @@ def test_a_map_that_the_driver_refuses_is_an_error(cuda: Cuda) -> None:
     cuda.status = 1
     memory = ctypes.create_string_buffer(256)
     where = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
-    slot = driver._MapSlot.of(TensorMap("a", 0, torch.float16, (64, 8), (128,), (64, 8), 128), 0)
+    slot = launches._MapSlot.of(TensorMap("a", 0, torch.float16, (64, 8), (128,), (64, 8), 128), 0)
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
         slot.encode(0, where)
 
@@ -96,7 +96,7 @@ def test_arguments_have_addresses_and_maps_in_their_places(cuda: Cuda) -> None:
     """Of all launches, one behind the other; and of a copy, which has memory of its own."""
     a, b = torch.empty(300, 512, device="meta"), torch.empty(512, 400, device="meta")
     plan = choose(Problem.of(a, b), named("h200"))
-    first = driver.Launches([driver.Function(i, None) for i in range(len(plan.launches))], plan.launches)
+    first = launches.Launches([driver.Function(i, None) for i in range(len(plan.launches))], plan.launches)
     for own in (first, first.copy()):
         cuda.encoded.clear()
         cuda.launched.clear()
@@ -127,7 +127,7 @@ def test_few_containers_stay_of_launches(cuda: Cuda) -> None:
     a, b = torch.empty(300, 512, device="meta"), torch.empty(512, 400, device="meta")
     plan = choose(Problem.of(a, b), named("h200"))
     functions = [driver.Function(i, None) for i in range(len(plan.launches))]
-    kept = [driver.Launches(functions, plan.launches) for _ in range(2)]  # what is made once is there
+    kept = [launches.Launches(functions, plan.launches) for _ in range(2)]  # what is made once is there
     before = len(gc.get_objects())
-    kept += [driver.Launches(functions, plan.launches) for _ in range(10)]
+    kept += [launches.Launches(functions, plan.launches) for _ in range(10)]
     assert len(gc.get_objects()) - before <= 10 * 20

@@ -97,6 +97,7 @@ def test_what_compiles_and_launches_knows_neither_families_nor_the_planner() -> 
         "archive",
         "cubins",
         "driver",
+        "launches",
         "loading",
         "graph_replay",
         "workspace",

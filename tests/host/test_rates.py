@@ -12,7 +12,7 @@ from tilesmith.core import rates
 from tilesmith.core.device import KNOWN_GPUS, named
 from tilesmith.core.gpu_files import FIT, GpuFile, gpu_files
 from tilesmith.core.roofline import Peak
-from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.kernels.fp64 import gemv, mma_tiles, skinny
 from tilesmith.kernels.hopper import cost as hopper_cost
 from tilesmith.kernels.simt import family as simt
 from tilesmith.override.cutover import TorchTimes
@@ -22,7 +22,7 @@ READERS: dict[str, type] = {
     "clocks": rates.Clocks,
     "host": HostRates,
     "hopper": hopper_cost.Rates,
-    "fp64.fp64_mma": fp64_mma.Rates,
+    "fp64.fp64_mma": mma_tiles.Rates,
     "fp64.skinny": skinny.Rates,
     "fp64.gemv": gemv.Rates,
     "simt": simt.Rates,

@@ -1,21 +1,14 @@
-"""The CUDA driver: loading a cubin and launching its kernel. No other file calls it."""
+"""The CUDA driver: loading a cubin, recording launches (runtime/launches.py). No other file imports its bindings."""
 
 import ctypes
-import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any, Final, NamedTuple
-
-import torch
+from typing import Any, Final
 
 from tilesmith.core.errors import DriverError, UnavailableError
-from tilesmith.core.params import BUFFERS, MAX_BATCH_DIMS, TensorMap
-from tilesmith.core.plan import KernelLaunch
-from tilesmith.core.problem import ALIGNMENT
-from tilesmith.core.recent import Recent
 
 _INSTALL: Final = (
     "Tilesmith needs the CUDA driver and its Python bindings ({reason}). Install an NVIDIA driver for CUDA 13, and: "
@@ -31,121 +24,6 @@ class Function:
     library: Any  # CUlibrary: it must outlive the function
 
 
-class Launches:
-    """The launches of a plan, one after the other, ready to go.
-
-    Their configurations and arguments lie in one piece of memory, which is this object's own, so one thread uses it at
-    a time. It keeps nothing of the plan but numbers: programs have thousands of these, and Python's garbage collector
-    looks at every container.
-    """
-
-    __slots__ = (
-        *("_addresses", "_allocated", "_buffers", "_calls", "_encoded", "_launch", "_maps", "_memory", "_pointed"),
-        "_stream",
-    )
-
-    def __init__(self, functions: Sequence[Function], launches: Sequence[KernelLaunch]) -> None:
-        filled = [launch.parameters.filled() for launch in launches]
-        sizes = [-(-layout.packer.size // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT for layout, _ in filled]
-        config, position = 0, len(launches) * _CONFIG.size  # the configurations come first
-        self._reserve(position + sum(sizes))
-        memory, begin, places = self._memory, ctypes.addressof(self._memory), _PLACES
-        addresses, calls, maps = list[int](), list[tuple[int, int, int, int]](), list[_MapSlot]()
-        for function, launch, (layout, values), size in zip(functions, launches, filled, sizes, strict=True):
-            layout.packer.pack_into(memory, position, *layout.numbers(values))
-            for at, address in zip(layout.address_positions, layout.addresses(values), strict=True):
-                if address is not None:
-                    buffer, offset = address
-                    addresses += ((position + at) // _WORD, places[buffer], offset)
-            for at, tensor_map in zip(layout.map_positions, layout.maps(values), strict=True):
-                if tensor_map is not None:
-                    maps.append(_MapSlot.of(tensor_map, position + at))
-            kernel, _, grid, cluster, awaits_predecessor, _ = launch
-            _CONFIG.pack_into(
-                *(memory, config, *grid, kernel.threads, 1, 1, kernel.shared_bytes, 0),
-                *(*_attributes(cluster, awaits_predecessor), begin + position),
-            )
-            calls.append((begin + config, int(function.handle), begin + config + _ARGUMENTS_OFFSET, 0))
-            config, position = config + _CONFIG.size, position + size
-        self._addresses, self._calls, self._maps = tuple(addresses), tuple(calls), tuple(maps)
-        self._forget()
-
-    def copy(self) -> "Launches":
-        """The same launches with memory of their own. Another thread may use these meanwhile: all that it changes is
-        written anew."""
-        new = object.__new__(Launches)
-        new._reserve(ctypes.sizeof(self._memory))
-        begin, moved = ctypes.addressof(new._memory), ctypes.addressof(new._memory) - ctypes.addressof(self._memory)
-        ctypes.memmove(begin, self._memory, ctypes.sizeof(self._memory))
-        calls = [(config + moved, function, at + moved, 0) for config, function, at, _ in self._calls]
-        for _, _, at, _ in calls:
-            new._memory[(at - begin) // _WORD] += moved
-        new._addresses, new._calls, new._maps = self._addresses, tuple(calls), self._maps
-        new._forget()
-        return new
-
-    def _reserve(self, size_bytes: int) -> None:
-        self._allocated = _array(size_bytes + _TENSOR_MAP_ALIGNMENT)()
-        begin = ctypes.addressof(self._allocated)
-        self._memory = _array(size_bytes).from_address(begin + -begin % _TENSOR_MAP_ALIGNMENT)
-
-    def _forget(self) -> None:
-        """Nothing of what comes with a call is in the memory, as far as we know."""
-        self._launch = _raw("cuLaunchKernelEx", _POINTER, _POINTER, _POINTER, _POINTER)
-        self._buffers: tuple[int, ...] = ()
-        self._stream = -1
-        self._pointed = [-1] * len(self._maps)  # the addresses of the tensor maps' buffers
-        self._encoded: Recent[tuple[int, int], bytes] | None = None
-
-    def __call__(self, stream: int, device_index: int, buffers: tuple[int, ...]) -> None:
-        """Launches on a stream of the GPU, with the addresses of BUFFERS."""
-        if buffers != self._buffers:
-            self._point_to(buffers)
-        if stream != self._stream:
-            for i in range(len(self._calls)):
-                self._memory[(i * _CONFIG.size + _STREAM_OFFSET) // _WORD] = stream
-            self._stream = stream
-        launch = self._launch
-        for call in self._calls:
-            status = launch(*call)
-            if status != 0:
-                _recover(status, device_index, launch, *call)
-
-    def _point_to(self, buffers: tuple[int, ...]) -> None:
-        memory = self._memory
-        each = iter(self._addresses)  # three by three: one container, where there would be dozens
-        for word, buffer, offset in zip(each, each, each, strict=True):
-            memory[word] = buffers[buffer] + offset
-        pointed = self._pointed
-        for i, slot in enumerate(self._maps):
-            if pointed[i] != (address := buffers[slot.buffer]):
-                self._write_map(i, slot, address)
-                pointed[i] = address
-        self._buffers = buffers
-
-    def _write_map(self, index: int, slot: "_MapSlot", address: int) -> None:
-        """Encoding takes microseconds, so it is done once an address. The table of those is made when there is a second
-        one."""
-        known, begin = self._encoded, ctypes.addressof(self._memory)
-        if known is None and self._pointed[index] >= 0:
-            known = self._encoded = Recent(_ENCODED_MAPS * len(self._maps))
-            for i, each in enumerate(self._maps):
-                known[i, self._pointed[i]] = ctypes.string_at(begin + each.position, _TENSOR_MAP_BYTES)
-        where = begin + slot.position
-        encoded = known and known.get((index, address))
-        if encoded:
-            ctypes.memmove(where, encoded, _TENSOR_MAP_BYTES)
-        else:
-            slot.encode(address, where)
-            if known is not None:
-                known[index, address] = ctypes.string_at(where, _TENSOR_MAP_BYTES)
-
-
-@cache
-def _array(size_bytes: int) -> type["ctypes.Array[ctypes.c_int64]"]:
-    return ctypes.c_int64 * (size_bytes // _WORD)
-
-
 class LaunchGraph:
     """Launches with their buffers, one after the other, as a CUDA graph: for the host they are one launch.
 
@@ -154,24 +32,27 @@ class LaunchGraph:
 
     __slots__ = ("__weakref__", "_destroy", "_handle", "_launch", "used")
 
-    def __init__(self, launches: Launches, device_index: int, buffers: tuple[int, ...]) -> None:
-        driver = _driver()
-        self._launch = _raw("cuGraphLaunch", _POINTER, _POINTER)
-        _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+    def __init__(
+        self, launch: Callable[[int, int, tuple[int, ...]], None], device_index: int, buffers: tuple[int, ...]
+    ) -> None:
+        """`launch`: makes the launches, on a stream of the GPU with these buffers."""
+        driver = bindings()
+        self._launch = raw("cuGraphLaunch", POINTER, POINTER)
+        check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
         # Nothing here concerns a capture that another thread is at.
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        previous = _check(driver, *driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        previous = check(driver, *driver.cuThreadExchangeStreamCaptureMode(relaxed))
         try:
             stream = _recording_stream(device_index)
-            _check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
+            check(driver, *driver.cuStreamBeginCapture(stream, relaxed))
             try:
-                launches(int(stream), device_index, buffers)
+                launch(int(stream), device_index, buffers)
             finally:
-                graph = _check(driver, *driver.cuStreamEndCapture(stream))
-            executable = _check(driver, *driver.cuGraphInstantiate(graph, 0))
-            _check(driver, *driver.cuGraphDestroy(graph))
+                graph = check(driver, *driver.cuStreamEndCapture(stream))
+            executable = check(driver, *driver.cuGraphInstantiate(graph, 0))
+            check(driver, *driver.cuGraphDestroy(graph))
         finally:
-            _check(driver, *driver.cuThreadExchangeStreamCaptureMode(previous))
+            check(driver, *driver.cuThreadExchangeStreamCaptureMode(previous))
         self._handle = int(executable)
         self._destroy = weakref.finalize(self, _destroy_graph, executable, device_index)
         self._destroy.atexit = False  # type: ignore[misc]  # a process that ends gives everything back
@@ -182,7 +63,7 @@ class LaunchGraph:
         self.used = True
         status = self._launch(self._handle, stream)
         if status != 0:
-            _recover(status, device_index, self._launch, self._handle, stream)
+            recover(status, device_index, self._launch, self._handle, stream)
 
     def destroy(self) -> None:
         """Gives it up now, and not when nobody has it any more. What is under way goes on."""
@@ -192,7 +73,7 @@ class LaunchGraph:
 def _destroy_graph(executable: Any, device_index: int) -> None:
     """This may happen on any thread, with or without a context, during its capture too. If it fails, there is nothing
     left to do."""
-    driver = _driver()
+    driver = bindings()
     driver.cuCtxPushCurrent(_primary_context(device_index))
     _, previous = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     driver.cuGraphExecDestroy(executable)
@@ -203,52 +84,25 @@ def _destroy_graph(executable: Any, device_index: int) -> None:
 @cache
 def _recording_stream(device_index: int) -> Any:
     """Where launches are captured, of the GPU whose context is current."""
-    driver = _driver()
-    return _check(driver, *driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    driver = bindings()
+    return check(driver, *driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
-def _recover(status: int, device_index: int, launch: Any, *arguments: int) -> None:
+def recover(status: int, device_index: int, launch: Any, *arguments: int) -> None:
     """After a launch that failed: raises, unless all that was missing is a context. A thread that has made no CUDA
     call yet has none."""
-    driver = _driver()
+    driver = bindings()
     if status == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-        _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+        check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
         status = launch(*arguments)
-    _check(driver, driver.CUresult(status))
+    check(driver, driver.CUresult(status))
 
 
-# CUlaunchConfig: the grid, the block, the bytes of shared memory; the stream; the attributes and their count; and after
-# it, for us, the address of the arguments. CUlaunchAttribute: its name, and up to 64 bytes.
-_CONFIG: Final = struct.Struct("<7I4xqqI4xq")
-_STREAM_OFFSET: Final = 32
-_WORD: Final = 8  # bytes: of an address
-_ARGUMENTS_OFFSET: Final = _CONFIG.size - _WORD
-_ATTRIBUTE: Final = struct.Struct("<I4x64s")
+POINTER: Final = ctypes.c_void_p
 
 
 @cache
-def _attributes(cluster: int, awaits_predecessor: bool) -> tuple[int, int]:
-    """The attributes of launches, one behind the other: where they are, and how many."""
-    names = _driver().CUlaunchAttributeID
-    values = {}
-    if cluster > 1:
-        values[names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION] = struct.pack("<3I", cluster, 1, 1)
-    if awaits_predecessor:
-        values[names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION] = struct.pack("<i", 1)
-    packed = b"".join(_ATTRIBUTE.pack(int(name), value) for name, value in values.items())
-    memory = ctypes.create_string_buffer(packed, len(packed))
-    _attributes_memory.append(memory)
-    return ctypes.addressof(memory), len(values)
-
-
-_attributes_memory: Final[list[Any]] = []  # it stays
-
-
-_POINTER: Final = ctypes.c_void_p
-
-
-@cache
-def _raw(name: str, *arguments: Any) -> Any:
+def raw(name: str, *arguments: Any) -> Any:
     """A function of the driver itself, by the types of its arguments, which lie ready: its bindings convert them, and
     what it returns, for every call."""
     function = getattr(ctypes.CDLL("libcuda.so.1"), name)
@@ -257,108 +111,46 @@ def _raw(name: str, *arguments: Any) -> Any:
     return function
 
 
-_PLACES: Final = {buffer: place for place, buffer in enumerate(BUFFERS)}
-_TENSOR_MAP_BYTES: Final = 128
-_TENSOR_MAP_ALIGNMENT: Final = 64
-_ENCODED_MAPS: Final = 128  # of a slot, and up to twice as many: a program's tensors come back to the same addresses
-
-
-class _MapSlot(NamedTuple):
-    """The place of a tensor map in the memory of launches, and all that the driver is told to encode it there."""
-
-    position: int
-    buffer: int  # its place among BUFFERS
-    offset: int
-    dtype: int
-    sizes: bytes
-    strides: bytes
-    box: bytes
-    swizzle: int
-
-    @classmethod
-    def of(cls, tensor_map: TensorMap, position: int) -> "_MapSlot":
-        buffer, offset, dtype, sizes, strides, box, line_bytes = tensor_map
-        name, swizzle = _names(dtype, line_bytes)
-        rank = len(sizes)
-        packed = _LONGS[rank].pack(*sizes), _LONGS[rank - 1].pack(*strides), _INTS[rank].pack(*box)
-        return cls(position, _PLACES[buffer], offset, name, *packed, swizzle)
-
-    def encode(self, address: int, where: int) -> None:
-        """Writes the map of a tensor whose buffer is at `address`, as TMA reads it."""
-        status = _encode_tiled()(
-            *(where, self.dtype, len(self.box) // 4, address + self.offset, self.sizes, self.strides, self.box),
-            *(_EVERY_ELEMENT, _NOT_INTERLEAVED, self.swizzle, _NO_L2_PROMOTION, _ZEROS_OUTSIDE),
-        )
-        if status != 0:
-            driver = _driver()
-            _check(driver, driver.CUresult(status))
-
-
-_RANKS: Final = range(MAX_BATCH_DIMS + 3)
-_LONGS: Final = [struct.Struct(f"{rank}Q") for rank in _RANKS]
-_INTS: Final = [struct.Struct(f"{rank}I") for rank in _RANKS]
-_EVERY_ELEMENT: Final = _INTS[-1].pack(*[1] * _RANKS[-1])  # the steps inside of a box
-_NOT_INTERLEAVED: Final = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
-_NO_L2_PROMOTION: Final = 0  # CU_TENSOR_MAP_L2_PROMOTION_NONE
-_ZEROS_OUTSIDE: Final = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
-
-
-@cache
-def _encode_tiled() -> Any:
-    enum, rank, tensor = ctypes.c_int, ctypes.c_uint, (_POINTER,) * 5
-    return _raw("cuTensorMapEncodeTiled", _POINTER, enum, rank, *tensor, enum, enum, enum, enum)
-
-
-@cache
-def _names(dtype: torch.dtype, line_bytes: int) -> tuple[int, int]:
-    """What the driver calls a type, and the swizzle of lines of so many bytes."""
-    dtypes, swizzles = _driver().CUtensorMapDataType, _driver().CUtensorMapSwizzle
-    name = str(dtype).removeprefix("torch.").upper()
-    width = "NONE" if line_bytes == ALIGNMENT else f"{line_bytes}B"
-    dtype_name, swizzle_name = f"CU_TENSOR_MAP_DATA_TYPE_{name}", f"CU_TENSOR_MAP_SWIZZLE_{width}"
-    return int(getattr(dtypes, dtype_name)), int(getattr(swizzles, swizzle_name))
-
-
 def load(cubin: bytes, entry: str, shared_bytes: int, device_index: int) -> Function:
     """Loads a cubin's kernel into the GPU's primary context, which is torch's."""
-    driver = _driver()
-    _check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
-    library = _check(driver, *driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
-    kernel = _check(driver, *driver.cuLibraryGetKernel(library, entry.encode()))
-    function = _check(driver, *driver.cuKernelGetFunction(kernel))
+    driver = bindings()
+    check(driver, *driver.cuCtxSetCurrent(_primary_context(device_index)))
+    library = check(driver, *driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
+    kernel = check(driver, *driver.cuLibraryGetKernel(library, entry.encode()))
+    function = check(driver, *driver.cuKernelGetFunction(kernel))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _check(driver, *driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+    check(driver, *driver.cuFuncSetAttribute(function, attribute, shared_bytes))
     # Lazy loading would otherwise wait for the first launch, which may be inside a graph's capture.
-    _check(driver, *driver.cuFuncLoad(function))
+    check(driver, *driver.cuFuncLoad(function))
     return Function(function, library)
 
 
 def version() -> tuple[int, int]:
     """The newest CUDA release that the installed driver supports."""
-    driver = _driver()
-    number = _check(driver, *driver.cuDriverGetVersion())
+    driver = bindings()
+    number = check(driver, *driver.cuDriverGetVersion())
     return number // 1000, number % 1000 // 10
 
 
 @cache
 def _primary_context(device_index: int) -> Any:
-    driver = _driver()
-    device = _check(driver, *driver.cuDeviceGet(device_index))
-    return _check(driver, *driver.cuDevicePrimaryCtxRetain(device))
+    driver = bindings()
+    device = check(driver, *driver.cuDeviceGet(device_index))
+    return check(driver, *driver.cuDevicePrimaryCtxRetain(device))
 
 
 @cache
-def _driver() -> ModuleType:
+def bindings() -> ModuleType:
     try:
         from cuda.bindings import driver
 
-        _check(driver, *driver.cuInit(0))
+        check(driver, *driver.cuInit(0))
     except (ImportError, RuntimeError) as error:
         raise UnavailableError(_INSTALL.format(reason=error)) from error
     return driver  # type: ignore[no-any-return]
 
 
-def _check(driver: ModuleType, status: Any, value: Any = None) -> Any:
+def check(driver: ModuleType, status: Any, value: Any = None) -> Any:
     if status != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(f"the CUDA driver answered {status.name}")
     return value

@@ -18,6 +18,7 @@ from tilesmith.core.recent import Recent
 from tilesmith.planner import choose, is_possible, packing
 from tilesmith.runtime import driver, loading, registry, workspace
 from tilesmith.runtime.graph_replay import GraphReplay
+from tilesmith.runtime.launches import Launches
 from tilesmith.runtime.registry import PackedPair
 
 _TWO_FLOATS: Final = struct.Struct("<2f")
@@ -118,7 +119,7 @@ class CompiledPlan:
         *("_out_dtype", "_out_shape", "_out_strides", "_replay", "_workspace_bytes"),
     )
 
-    def __init__(self, plan: Plan, device_index: int, launches: driver.Launches | None) -> None:
+    def __init__(self, plan: Plan, device_index: int, launches: Launches | None) -> None:
         problem = plan.problem
         self._device_index = device_index
         self._out_shape, self._out_dtype = problem.out_shape, problem.out.dtype
@@ -204,7 +205,7 @@ class CompiledPlan:
     def _graph_of(self, buffers: tuple[int, ...]) -> driver.LaunchGraph:
         return driver.LaunchGraph(self._copied(), self._device_index, buffers)
 
-    def _copied(self) -> driver.Launches:
+    def _copied(self) -> Launches:
         assert self._launches is not None
         return self._launches.copy()
 
@@ -219,7 +220,7 @@ def compiled(plan: Plan, device_index: int) -> CompiledPlan:
     if plan.problem.is_empty:
         return CompiledPlan(plan, device_index, None)
     functions = loading.loaded([launch.kernel for launch in plan.launches], plan.device.arch, device_index)
-    return CompiledPlan(plan, device_index, driver.Launches(functions, plan.launches))
+    return CompiledPlan(plan, device_index, Launches(functions, plan.launches))
 
 
 _compiled: Final[Recent[CallKey, CompiledPlan]] = Recent(COMPILED_PLANS)

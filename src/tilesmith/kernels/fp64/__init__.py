@@ -1,7 +1,7 @@
 """float32 multiplied in doubles: small products, those of a few rows, and those by a vector."""
 
 from tilesmith.kernels.family import Family
-from tilesmith.kernels.fp64 import common, fp64_mma, gemv, skinny, words
+from tilesmith.kernels.fp64 import common, fp64_mma, gemv, mma_tiles, skinny, words
 
 FAMILIES = tuple(
     Family(
@@ -19,6 +19,6 @@ FAMILIES = tuple(
     for name, each, cheapest, min_cycles in (
         ("gemv", gemv, None, None),
         ("skinny", skinny, None, None),
-        ("fp64_mma", fp64_mma, fp64_mma.cheapest, fp64_mma.min_cycles),
+        ("fp64_mma", fp64_mma, fp64_mma.cheapest, mma_tiles.min_cycles),
     )
 )

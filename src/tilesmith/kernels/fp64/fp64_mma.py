@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import itemgetter
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
-from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.params import (
     MAX_BATCH_DIMS,
@@ -30,65 +29,17 @@ from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels.blank import blank
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
 from tilesmith.kernels.family import Candidate
-from tilesmith.kernels.fp64 import common
+from tilesmith.kernels.fp64 import common, mma_tiles
+from tilesmith.kernels.fp64.mma_tiles import MMA, Lines, blocks_per_sm, rates_of
+from tilesmith.kernels.fp64.mma_tiles import TILES as TILES
+from tilesmith.kernels.fp64.mma_tiles import Tile as Tile
 from tilesmith.kernels.operand import aligned_lines
 
-_MMA: Final = (16, 8, 16)  # m, n and k of the instruction
 _MAX_TILES_M: Final = 65535  # of the grid's second dimension
 _INT_MAX: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A block's share of the output, K of a stage of its ring, and how its warps divide both."""
-
-    m: int
-    n: int
-    k: int
-    warps_m: int
-    warps_n: int
-    warps_k: int
-    stages: int
-    blocks_per_sm: int
-    fewer_if_scalar: int = 0  # blocks, where single values are copied: each has an address
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n * self.warps_k
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.stages * self.k * (self.m + self.n) * 4
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}"
-
-
-TILES: Final[tuple[Tile, ...]] = (
-    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3, fewer_if_scalar=1),
-    Tile(32, 64, 64, warps_m=2, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
-    Tile(32, 32, 64, warps_m=2, warps_n=2, warps_k=2, stages=4, blocks_per_sm=2),
-    Tile(16, 32, 64, warps_m=1, warps_n=2, warps_k=4, stages=4, blocks_per_sm=2),
-    Tile(16, 16, 128, warps_m=1, warps_n=1, warps_k=4, stages=3, blocks_per_sm=4),
-)
 _LARGEST_STEP: Final = max(max(tile.m, tile.n, tile.k) for tile in TILES)
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Table `fp64.fp64_mma` of a GPU's rates: of an SM, unless it says otherwise."""
-
-    start_clocks: float  # of the launch, to the first values and from the last
-    block_clocks: float  # of a block, also where another one went before
-    multiply_adds_per_clock: float
-    converted_values_per_clock: float
-    load_bytes_per_clock: float  # from L2, when all SMs ask
-    few_blocks_load_bytes_per_clock: float  # when few do: latency
-    scalar_load_share: float  # what is left of either where operands are copied a value at a time
-    one_block_share: float  # of an SM, that one block reaches
-    store_clocks: float  # of a result
-    residual_clocks: float  # of a value of a residual that a thread reads
-    memory_bytes_per_clock: float  # of the whole device
 
 
 def rejects(problem: Problem, device: Device) -> str | None:
@@ -118,21 +69,14 @@ def cheapest(problem: Problem, device: Device) -> Candidate:
 
 
 def _costs(problem: Problem, device: Device) -> Iterator[tuple[Tile, float]]:
-    p, r = _oriented(problem), _rates(device)
-    lines = _Lines.of(p.a), _Lines.of(p.b.transposed)
+    p, r = _oriented(problem), rates_of(device)
+    lines = Lines.of(p.a), Lines.of(p.b.transposed)
     tiles = [tile for tile in TILES if _fits_a_grid(tile, p.m, p.n, p.batches)]  # a problem that is not rejected
-    return ((tile, _cycles(p, device, tile, r, *lines)) for tile in tiles)
+    return ((tile, mma_tiles.cycles(p, device, tile, r, *lines)) for tile in tiles)
 
 
 def _candidate(problem: Problem, device: Device, tile: Tile, cycles: float) -> Candidate:
     return Candidate(f"fp64_mma {tile}", cycles, partial(plan, problem, device, tile))
-
-
-def min_cycles(problem: Problem, device: Device) -> float:
-    """What the multiplications alone take, if no SM ever waits, or memory."""
-    r, p = _rates(device), problem
-    multiplying = p.m * p.n * p.k * p.batches / (r.multiply_adds_per_clock * device.sm_count)
-    return r.start_clocks + max(multiplying, _moved_bytes(p) / r.memory_bytes_per_clock)
 
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
@@ -146,13 +90,13 @@ def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
 def _oriented(problem: Problem) -> Problem:
     """The product or its transpose: that whose results are stored in vectors, if there are kernels that read it."""
     p = problem.stored_by_rows
-    a, b = _Lines.of(p.a), _Lines.of(p.b.transposed)
+    a, b = Lines.of(p.a), Lines.of(p.b.transposed)
     if _has_kernels(a, b, common.kind_of_reads(a.aligned, b.aligned, p.epilogue)):
         return p
     return problem.transposed if p is problem else problem
 
 
-def _has_kernels(a: "_Lines", b: "_Lines", reads: common.Reads) -> bool:
+def _has_kernels(a: Lines, b: Lines, reads: common.Reads) -> bool:
     """An A across K and a B along it are rare: they are multiplied as a transpose, unless there is no epilogue."""
     _, _, has_epilogue = reads
     return a.along_k or not b.along_k or not has_epilogue
@@ -178,9 +122,9 @@ def _fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
 class Constants(KernelConstants):
     """The constants of fp64_mma.cu."""
 
-    mma_m: int = _MMA[0]
-    mma_n: int = _MMA[1]
-    mma_k: int = _MMA[2]
+    mma_m: int = MMA[0]
+    mma_n: int = MMA[1]
+    mma_k: int = MMA[2]
     tile_m: int
     tile_n: int
     tile_k: int
@@ -228,13 +172,13 @@ def kernels(device: Device) -> Iterator[Kernel]:
     for tile, a_along_k, b_along_k in itertools.product(TILES, (True, False), (True, False)):
         for reads in common.kinds_of_reads():
             a_aligned, b_aligned, has_epilogue = reads
-            a, b = _Lines(a_along_k, a_aligned), _Lines(b_along_k, b_aligned)
+            a, b = Lines(a_along_k, a_aligned), Lines(b_along_k, b_aligned)
             if _has_kernels(a, b, reads):
                 yield _kernel(tile, a, b, has_epilogue)
 
 
 @cache
-def _kernel(tile: Tile, a: "_Lines", b: "_Lines", has_epilogue: bool) -> Kernel:
+def _kernel(tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Kernel:
     constants = Constants(
         tile_m=tile.m,
         tile_n=tile.n,
@@ -242,7 +186,7 @@ def _kernel(tile: Tile, a: "_Lines", b: "_Lines", has_epilogue: bool) -> Kernel:
         warps_m=tile.warps_m,
         warps_n=tile.warps_n,
         warps_k=tile.warps_k,
-        blocks_per_sm=_blocks_per_sm(tile, a, b),
+        blocks_per_sm=blocks_per_sm(tile, a, b),
         stages=tile.stages,
         a_along_k=a.along_k,
         a_aligned=a.aligned,
@@ -273,7 +217,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     """The plan that uses this tile."""
     p = _oriented(problem)
     tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
-    a, b = _Lines.of(p.a), _Lines.of(p.b.transposed)
+    a, b = Lines.of(p.a), Lines.of(p.b.transposed)
     missing_dims = MAX_BATCH_DIMS - len(p.batch)
 
     def batch_strides(matrix: Matrix) -> tuple[int, ...]:
@@ -305,7 +249,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     launch = KernelLaunch(
         kernel, parameters, (tiles_n * p.batches, tiles_m, 1), awaits_predecessor=True, multiplies=True
     )
-    cost = Cost(product=_cycles(p, device, tile, _rates(device), a, b))
+    cost = Cost(product=mma_tiles.cycles(p, device, tile, rates_of(device), a, b))
     tiling = Tiling(
         rows=tile.m,
         columns=tile.n,
@@ -313,7 +257,7 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         worker_rows=tile.m // tile.warps_m,
         worker_columns=tile.n // tile.warps_n,
         units=tiles_m * tiles_n * p.batches,
-        units_at_once=device.sm_count * _blocks_per_sm(tile, a, b),
+        units_at_once=device.sm_count * blocks_per_sm(tile, a, b),
         worker_sets=tile.warps_k,
         swap_ab=p is not problem,
     )
@@ -326,53 +270,3 @@ def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
         cycles=cost.cycles,
         details=partial(Details, cost, tiling),
     )
-
-
-class _Lines(NamedTuple):
-    """How an operand is copied: along which direction, and whether 16 bytes at a time."""
-
-    along_k: bool
-    aligned: bool
-
-    @classmethod
-    def of(cls, matrix: Matrix) -> "_Lines":
-        """For a matrix whose columns run along K."""
-        along_k = matrix.row_stride != 1 and (matrix.column_stride == 1 or matrix.column_stride <= matrix.row_stride)
-        return cls(along_k, aligned_lines(matrix if along_k else matrix.transposed))
-
-
-def _blocks_per_sm(tile: Tile, a: _Lines, b: _Lines) -> int:
-    return tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - tile.fewer_if_scalar
-
-
-def _rates(device: Device) -> Rates:
-    return rates.section(device, "fp64.fp64_mma", Rates)
-
-
-def _cycles(problem: Problem, device: Device, tile: Tile, r: Rates, a: _Lines, b: _Lines) -> float:
-    """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
-    m, n, sm_count = tile.m, tile.n, device.sm_count
-    blocks = math.ceil(problem.m / m) * math.ceil(problem.n / n) * problem.batches
-    on_an_sm = math.ceil(blocks / sm_count)
-    depth = math.ceil(problem.k / _MMA[2]) * _MMA[2]
-
-    resident = _blocks_per_sm(tile, a, b)
-    scalar = (not a.aligned) + (not b.aligned)
-    busy = min(blocks / sm_count, 1.0)
-    load_rate = r.load_bytes_per_clock * busy + r.few_blocks_load_bytes_per_clock * (1 - busy)
-    load_rate *= 1 - (1 - r.scalar_load_share) * scalar / 2
-    multiply = m * n / r.multiply_adds_per_clock
-    convert = (m * tile.warps_n + n * tile.warps_m) / r.converted_values_per_clock
-    load = (m + n) * 4 / load_rate
-    share = 1.0 if min(on_an_sm, resident) > 1 else r.one_block_share
-    work = depth * max(multiply / share, convert / share, load) + r.store_clocks * m * n
-    has_residual = problem.epilogue is not None and problem.epilogue.residual is not None
-    block = r.block_clocks + (r.residual_clocks * m * n / tile.threads if has_residual else 0.0)
-    working = math.ceil(on_an_sm / resident) * block + on_an_sm * work
-    return r.start_clocks + max(working, _moved_bytes(problem) / r.memory_bytes_per_clock)
-
-
-def _moved_bytes(problem: Problem) -> int:
-    """Of the operands and the output, each once."""
-    p = problem
-    return 4 * p.batches * (p.m * p.n + (p.m + p.n) * p.k)
