@@ -192,6 +192,16 @@ def test_operands_of_a_batch_and_with_swap_ab_are_split_in_registers() -> None:
     assert_right(replace(SMALL, rs=True, swap_ab=True), normal(30, 200), normal(200, 136), usual, graded, special)
 
 
+@pytest.mark.parametrize("word", [0xFF800000, 0x7F800000, 0])
+def test_nothing_depends_on_what_a_workspace_held_before(word: int) -> None:
+    """An operand's scales end with its last row, and a warp has 16 rows: those past the last one had a scale of
+    infinity, their zeros became NaNs, and the product was one of full-range terms."""
+    a, b = normal(72, 200), normal(200, 40)
+    for c in (replace(SMALL, rs=True), replace(SMALL, rs=True, split_k=2), replace(SMALL, split_k=2)):
+        plan = hopper.plan(Problem.of(a, b, accuracy="fp32"), H200, c)
+        assert emulator.run(plan, a, b, stale_word=word).equal(emulator.run(plan, a, b))
+
+
 def packed_terms(tensor: torch.Tensor, first: bool) -> torch.Tensor:
     """As prepared.pack makes them: without knowing what they will be multiplied with."""
     k = tensor.shape[-1 if first else -2]

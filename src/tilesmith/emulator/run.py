@@ -13,7 +13,7 @@ from tilesmith.emulator import launch
 from tilesmith.runtime.executor import eight_bytes
 from tilesmith.runtime.registry import PackedPair
 
-_POISON = 0xFF  # of memory that nobody has written: NaNs
+_NANS = 0xFFFFFFFF  # in memory that nobody has written: NaNs of every type
 _WORKSPACE_ALIGNMENT = 512  # what torch's allocator gives on a GPU
 
 
@@ -27,19 +27,21 @@ def run(
     epilogue: Epilogue | None = None,
     seed: int | None = None,
     replaced: Mapping[str, str] | None = None,
+    stale_word: int = _NANS,
 ) -> Tensor:
     """Computes a plan's product of CPU tensors like those that it was made for.
 
     Args:
         seed: an order in which threads run, and asynchronous work arrives; None is the fastest one.
         replaced: CUDA files with another content than the package's.
+        stale_word: what the workspace holds before, in each of its 32-bit words.
     """
     problem = plan.problem
     if out is None:
         out = _poisoned(problem.out_shape, problem.out.dtype)
     if problem.is_empty:
         return out
-    workspace = _poisoned((plan.workspace_bytes + _WORKSPACE_ALIGNMENT,), torch.uint8)
+    workspace = torch.full(((plan.workspace_bytes + _WORKSPACE_ALIGNMENT) // 4 + 1,), stale_word, dtype=torch.uint32)
     buffers: dict[Buffer, launch.Memory] = {"a": _memory(a), "b": _memory(b), "out": _memory(out)}
     if plan.workspace_bytes:
         begin = workspace.data_ptr() + -workspace.data_ptr() % _WORKSPACE_ALIGNMENT
@@ -69,5 +71,5 @@ def _memory(tensor: Tensor) -> launch.Memory:
 
 def _poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     fresh = torch.empty_strided(shape, contiguous_strides(shape), dtype=dtype)
-    fresh.view(torch.uint8).fill_(_POISON) if fresh.dim() else fresh.view(1).view(torch.uint8).fill_(_POISON)
+    fresh.view(torch.uint8).fill_(_NANS & 0xFF) if fresh.dim() else fresh.view(1).view(torch.uint8).fill_(_NANS & 0xFF)
     return fresh

@@ -10,11 +10,16 @@
 
 namespace tilesmith {
 
+constexpr int group = 16;  // rows of a warp
+
+__device__ __forceinline__ int first_of_group(const Work& work, Share share, int consumer) {
+  return share.first_m(work.tile) + consumer * wgmma_m + threadIdx.x % warpgroup_threads / 32 * group;
+}
+
 // Leaves to the launches that follow what the product has counted of its rows of A.
 __device__ __forceinline__ void keep_range_stats(const Parameters& p, const Work& work, Share share, int consumer,
                                                  ScaledRows<plan::terms>& rows) {
-  constexpr int group = 16;  // rows of a warp
-  const int first = share.first_m(work.tile) + consumer * wgmma_m + threadIdx.x % warpgroup_threads / 32 * group;
+  const int first = first_of_group(work, share, consumer);
   if (first >= p.m)
     return;
   const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size);
@@ -41,7 +46,7 @@ __device__ __forceinline__ void consume_rs(const Parameters& p, Shared& shared, 
     if (only_counts && !counts)
       continue;
     const auto facts = driver.facts(work);
-    products.rows.start(facts.scales.rows);
+    products.rows.start(facts.scales.rows, p.m - first_of_group(work, share, consumer));
     if (only_counts) {
       for (int k = 0; k < work.k_steps; ++k) products.count();
     } else {

@@ -26,11 +26,13 @@ class ScaledRows {
   unsigned special_;  // a pair of float16, with a NaN if there are infinities or NaNs
 
  public:
-  // `factors`: what undoes the scales.
-  __device__ __forceinline__ void start(const int (&factors)[2]) {
+  // `factors`: what undoes the scales, of so many rows as the warp has. Those that follow have none, but whatever lies
+  // there: it must not make anything of their zeros.
+  __device__ __forceinline__ void start(const int (&factors)[2], int rows) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      scale_[h] = __int_as_float((254 << 23) - factors[h]);
+      const int row = threadIdx.x % 32 / 4 + 8 * h;
+      scale_[h] = row < rows ? __int_as_float((254 << 23) - factors[h]) : 0.0f;
       peak_[h] = large_[h] = 0.0f;
       inexact_[h] = 0;
     }
