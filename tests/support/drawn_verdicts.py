@@ -21,7 +21,7 @@ from tilesmith.core.checks import SIXTEEN_BITS
 _COMP_FLOOR: Final = 1e-6  # of float32 products
 _NORM_FLOOR: Final = 3e-7
 _TF32_ROUNDINGS: Final = 2.2 * 2.0**-11  # of two operands to 11 bits, and a hair
-_TF32_NORM: Final = 1.05  # times torch's, on data where chance has no part in it
+_TF32_NORM: Final = 1.05  # times that of TF32, on data where chance has no part in it
 _ORDINARY: Final = ("uniform", "normal", "lognormal", "outliers")
 _WALK: Final = 4.0  # times the square root of K roundings: the worst of millions of sums
 _VANISHING: Final = 1 / 8  # of K roundings: a long chain of lognormal values loses most of its small terms, one by one
@@ -165,7 +165,9 @@ def _factor_and_norm(
     _, norm = _errors(found, exact.product, exact.size, is_sure)
     if accuracy == "tf32":
         has_norm = case.values in _ORDINARY and found.numel() >= 10_000
-        promised = _TF32_NORM * torchs_norm + _NORM_FLOOR
+        # torch does not use TF32 for every product: small ones, and lines that are not aligned.
+        _, rounded_norm = _errors(_product_of_rounded(tensors), exact.product, exact.size, is_sure)
+        promised = _TF32_NORM * torch.maximum(torchs_norm, rounded_norm) + _NORM_FLOOR
         factor = (1.2 * comp).clamp(min=_TF32_ROUNDINGS + k * _CUT_OFF)
     else:
         # Where few terms cancel, or there are few elements, chance decides who loses more: see docs/accuracy.md.
@@ -188,6 +190,18 @@ def _errors(product: Tensor, exact: Tensor, size: Tensor, where: Tensor) -> tupl
 def _torchs_product(tensors: Tensors, accuracy: str) -> Tensor:
     with _torchs_precision("tf32" if accuracy == "tf32" else "ieee"):
         return torch.matmul(tensors.a.tensor.float(), tensors.b.tensor.float()).double()
+
+
+def _product_of_rounded(tensors: Tensors) -> Tensor:
+    """The exact product of operands that are rounded to the 11 bits of TF32."""
+    a, b = (_rounded(x.tensor.float()).double() for x in (tensors.a, tensors.b))
+    return torch.matmul(a, b)
+
+
+def _rounded(x: Tensor) -> Tensor:
+    half, cut_off = 1 << 12, (1 << 13) - 1
+    bits = x.contiguous().view(torch.int32)
+    return torch.where(x.isfinite(), ((bits + half) & ~cut_off).view(torch.float32), x)
 
 
 @contextmanager
