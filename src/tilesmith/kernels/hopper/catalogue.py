@@ -30,22 +30,26 @@ def _tiles(text: str) -> frozenset[Shape]:
 # By what a kernel stores: along the rows of a tile, in lines that are aligned or not (odd), or along its columns.
 _NARROW: Final = {  # operands of 16 bits, and results of as many
     "plain": _tiles(
-        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128 64x128c2 64x192 64x192c2 128x32 128x64 128x64c2 128x96 "
-        "128x96c2 128x128 128x128c2 128x160 128x160c2 128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 "
-        "192x128c2 192x160c2 192x176c2"
+        "64x8 64x16 64x32 64x32c2 64x64 64x64c2 64x96 64x96c2 64x128 64x128c2 64x192 64x192c2 64x256 128x32 128x64 "
+        "128x64c2 128x96 128x96c2 128x128 128x128c2 128x160 128x160c2 128x192 128x192c2 128x224 128x224c2 128x256 "
+        "128x256c2 192x128 192x128c2 192x160 192x160c2 192x176c2"
     ),
     "batched": _tiles(
-        "64x8 64x16 64x32 64x64 64x128c2 64x192 64x256 128x32 128x64 128x64c2 128x128 128x128c2 128x192 128x192c2 "
-        "128x256 128x256c2 192x128 192x128c2 192x160c2"
+        "64x8 64x16 64x32 64x32c2 64x64 64x64c2 64x96 64x128 64x128c2 64x192 64x192c2 64x256 128x32 128x64 "
+        "128x64c2 128x128 128x128c2 128x160c2 128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 192x128c2 "
+        "192x160c2 192x176c2"
     ),
     "odd": _tiles(
-        "64x8 64x16 64x32 64x64 64x64c2 64x96c2 64x128c2 128x64 128x64c2 128x96c2 128x128 128x128c2 128x160c2 "
-        "128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 192x128c2 192x160c2"
+        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128 64x128c2 64x192 64x192c2 64x256 128x32 128x64 "
+        "128x64c2 128x96c2 128x128 128x128c2 128x160c2 128x192 128x192c2 128x224c2 128x256 128x256c2 192x128 "
+        "192x128c2 192x160c2 192x176"
     ),
-    "across": _tiles("64x8 64x16 64x32 64x64c2 128x32 128x64c2 128x96c2 128x128c2 128x160c2 192x128c2"),
-    "odd across": _tiles("64x8 64x16 64x32 64x64c2 128x32 128x64 128x160c2"),
-    "short": _tiles("64x16 64x32 64x64 64x192 64x256 128x64 128x128 128x192 128x256 192x128"),
-    "odd short": _tiles("64x16 64x64 128x32 128x64 128x128 128x192 128x256 192x128"),
+    "across": _tiles(
+        "64x8 64x16 64x32 64x64c2 64x96c2 128x32 128x64c2 128x96c2 128x128c2 128x160c2 128x192c2 192x128c2"
+    ),
+    "odd across": _tiles("64x8 64x16 64x32 64x64c2 128x32 128x64 128x160c2 128x192c2"),
+    "short": _tiles("64x16 64x32 64x64 64x128 64x192 64x256 128x32 128x64 128x128 128x192 128x256 192x128 192x160"),
+    "odd short": _tiles("64x8 64x16 64x32 64x64 64x128 64x192 128x32 128x64 128x128 128x192 128x256 192x128"),
     "many dims": _tiles("64x16 64x64 128x64 128x128 128x256"),
     "rare": _tiles("64x16 64x64 128x128"),
     "bias": _tiles(
@@ -61,11 +65,11 @@ _NARROW: Final = {  # operands of 16 bits, and results of as many
 }
 _WIDE: Final = {  # operands of 16 bits, and sums of 32
     "plain": _tiles(
-        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128c2 64x192c2 128x64c2 128x128 128x128c2 128x192c2 "
-        "128x256 128x256c2 192x176c2"
+        "64x8 64x16 64x32 64x64 64x64c2 64x96 64x96c2 64x128c2 64x192 64x192c2 64x256c2 128x64c2 128x128 128x128c2 "
+        "128x160c2 128x192 128x192c2 128x256 128x256c2 192x128 192x176c2"
     ),
     "odd": _tiles("64x16 64x64 128x128 128x256c2"),
-    "across": _tiles("64x8 64x16 64x64 128x64c2 128x96 128x192c2"),
+    "across": _tiles("64x8 64x16 64x32 64x64 64x96c2 128x64c2 128x96 128x192c2"),
     "odd across": _tiles("64x16 64x64 128x128"),
     "rare": _tiles("64x16 64x64 128x128"),
 }
@@ -74,11 +78,14 @@ _ONE_TERM: Final = {  # float32 operands that are one term each
         "64x16 64x32 64x96 64x128 64x192 64x256 128x64 128x96 128x128 128x128c2 128x160 128x160c2 128x192 128x192c2 "
         "128x224 128x256 128x256c2"
     ),
-    "batched": _tiles("64x16 64x32 64x64 128x64 128x96 128x128 128x160c2 128x192 128x224 128x256"),
+    "batched": _tiles(
+        "64x16 64x32 64x64 64x128 64x192 128x32 128x64 128x96 128x128 128x128c2 128x160 128x160c2 128x192 128x224 "
+        "128x224c2 128x256"
+    ),
     "odd": _tiles("64x16 64x64 128x64c2 128x96 128x128 128x160 128x192 128x192c2 128x224 128x256 128x256c2"),
-    "odd batched": _tiles("64x16 64x64 128x96 128x128 128x192 128x256"),
-    "across": _tiles("64x16 64x64 128x64 128x160 128x160c2"),
-    "short": _tiles("64x16 64x64 64x256 128x64 128x128 128x192 128x224 128x256"),
+    "odd batched": _tiles("64x16 64x64 128x32 128x64 128x96 128x128 128x160 128x192 128x224 128x224c2 128x256"),
+    "across": _tiles("64x16 64x64 128x32 128x64 128x96 128x160 128x160c2 128x192"),
+    "short": _tiles("64x16 64x64 64x256 128x64 128x96 128x128 128x160 128x192 128x224 128x256"),
     "many dims": _tiles("64x16 64x64 128x128 128x256"),
     "rare": _tiles("64x16 128x128"),
     "bias": _tiles("64x16 128x64 128x128 128x192 128x256 128x256c2"),
@@ -91,16 +98,16 @@ _ONE_TERM: Final = {  # float32 operands that are one term each
 }
 _TWO_TERMS: Final = {  # and two terms each
     "plain": _tiles(
-        "64x16 64x64 64x64c2 128x64 128x64c2 128x96 128x112 128x112c2 128x128 128x128c2 128x144c2 128x160 128x176 "
+        "64x16 64x64 64x64c2 64x96 64x128 64x192 128x64 128x64c2 128x96 128x112 128x112c2 128x128 128x128c2 128x144 "
+        "128x144c2 128x160 128x176 128x176c2 128x192 128x192c2"
+    ),
+    "batched": _tiles("64x16 64x64 128x32 128x64 128x96 128x112 128x128 128x144 128x160 128x192"),
+    "odd": _tiles(
+        "64x16 64x64 64x64c2 64x96 64x192 128x64 128x64c2 128x96 128x96c2 128x112 128x128 128x128c2 128x144 128x160 "
         "128x176c2 128x192 128x192c2"
     ),
-    "batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
-    "odd": _tiles(
-        "64x16 64x64 64x64c2 128x64 128x64c2 128x96 128x96c2 128x112 128x128 128x128c2 128x160 128x176c2 128x192 "
-        "128x192c2"
-    ),
-    "odd batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x192"),
-    "across": _tiles("64x16 64x64 64x64c2 128x64 128x144 128x192"),
+    "odd batched": _tiles("64x16 64x64 128x32 128x64 128x96 128x128 128x160 128x192"),
+    "across": _tiles("64x16 64x64 64x64c2 128x64 128x64c2 128x144 128x192"),
     "many dims": _tiles("64x16 64x64 128x128 128x192"),
     "rare": _tiles("64x16 128x128"),
     "bias": _tiles("64x16 64x64 128x64 128x96 128x112 128x128 128x128c2 128x160 128x192 128x192c2"),
@@ -112,12 +119,12 @@ _TWO_TERMS: Final = {  # and two terms each
     "odd activation": _tiles("64x16 128x128"),
 }
 _TWO_TERMS_LEAST: Final = {  # of which the product of the second ones counts too: K is short
-    "plain": _tiles("64x16 64x64 128x64 128x96 128x128 128x144 128x160 128x192 128x192c2"),
-    "batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
+    "plain": _tiles("64x16 64x64 128x64 128x96 128x112 128x128 128x144 128x160 128x176 128x192 128x192c2"),
+    "batched": _tiles("64x16 64x64 128x32 128x64 128x96 128x128 128x144 128x160 128x192"),
     "odd": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
-    "odd batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x192"),
+    "odd batched": _tiles("64x16 64x64 128x64 128x96 128x128 128x160 128x192"),
     "across": _tiles("64x16 64x64 128x64 128x160"),
-    "short": _tiles("64x16 64x64 128x64 128x128 128x192 128x224 128x256"),
+    "short": _tiles("64x16 64x64 128x64 128x128 128x160 128x192 128x224 128x256"),
     "many dims": _tiles("64x16 64x64 128x128"),
     "rare": _tiles("64x16 128x128"),
     "bias": _tiles("64x16 128x64 128x96 128x128 128x160 128x192"),
@@ -130,10 +137,10 @@ _TWO_TERMS_LEAST: Final = {  # of which the product of the second ones counts to
 }
 _MIXED: Final = _tiles("64x16 128x64 128x128 128x192")  # two terms and one
 _RS: Final = {  # A is split in registers. By whether lines of results are aligned, and run across tiles
-    (True, False): _tiles("64x128 128x32 128x64 128x96 128x112 128x128 128x128c2"),
-    (False, False): _tiles("128x64 128x96 128x128"),
-    (True, True): _tiles("128x32c2 128x64 128x96 128x128 128x128c2"),
-    (False, True): _tiles("128x64 128x128"),
+    (True, False): _tiles("64x64 64x96 64x128 128x32 128x64 128x96 128x112 128x128 128x128c2"),
+    (False, False): _tiles("64x96 128x64 128x96 128x128"),
+    (True, True): _tiles("64x16 64x64 64x96 64x128 128x32c2 128x64 128x96 128x112 128x128 128x128c2"),
+    (False, True): _tiles("128x64 128x96 128x128"),
 }
 _RS_LEAST: Final = _tiles("128x64 128x96 128x128")
 _FULL_RANGE: Final = {False: _tiles("64x16 64x64 128x96"), True: _tiles("64x16 64x64 128x64")}  # of RS products or not
