@@ -18,7 +18,7 @@ from tilesmith.planner import candidates, choose, packing
 H200 = named("h200")
 PROBLEMS = 3000
 MAX_KERNELS = {  # by entry
-    **{"gemm": 2410, "gemm_fp32": 1570, "gemm_fp32_rs": 176, "split": 132, "split_k_reduce": 24, "realign": 1},
+    **{"gemm": 2410, "gemm_fp32": 1570, "gemm_fp32_rs": 176, "split": 132, "split_k_reduce": 32, "realign": 1},
     **{"simt": 164, "fp64_mma": 80, "skinny": 40, "gemv": 55},
 }
 

@@ -114,13 +114,13 @@ def direct(out: Matrix, batch: tuple[int, ...]) -> Output | None:
     )
 
 
-def partial(out: Matrix, matrices: int, offset: int) -> Output:
-    """Dense float32 matrices in the workspace, their lines along those of the output."""
+def partial(out: Matrix, matrices: int, offset: int, dtype: torch.dtype = torch.float32) -> Output:
+    """Dense matrices of sums in the workspace, their lines along those of the output."""
     along_m = _runs_along_m(out)
     lines = out.transposed if along_m else out
     pitch = round_up(lines.columns, ALIGNMENT // torch.float32.itemsize)
     return Output(
-        dtype=torch.float32,
+        dtype=dtype,
         along_m=along_m,
         aligned=True,
         buffer="workspace",

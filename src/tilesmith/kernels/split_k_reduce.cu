@@ -1,4 +1,5 @@
-// Adds the partial products of a split K, in a fixed order, and stores the sums with any strides.
+// Adds the partial products of a split K, in a fixed order, and stores the sums with any strides. Those of doubles are
+// doubles: then the result is rounded once.
 //
 // A warp adds 32 vectors of four neighbours in a line. Where there are many splits, several warps take turns over those
 // of the same vectors, and the first of them adds what they have found, in their order.
@@ -17,7 +18,7 @@ constexpr int warps = plan::threads / 32;
 constexpr int turns = plan::turns;  // warps that share vectors
 static_assert(warps % turns == 0);
 constexpr int vector = plan::vector;
-using Sums = Vector<float, vector>;
+using Sums = Vector<plan::Partial, vector>;
 
 using OwnEpilogue = Epilogue<Output, max_batch_dims>;
 
@@ -69,14 +70,14 @@ extern "C" __global__ void __launch_bounds__(plan::threads) split_k_reduce(const
   if (p.out_is_aligned) {
     Vector<Output, vector> stored;
 #pragma unroll
-    for (int e = 0; e < vector; ++e) stored.element[e] = narrow<Output>(sum.element[e]);
+    for (int e = 0; e < vector; ++e) stored.element[e] = narrow<Output>(static_cast<float>(sum.element[e]));
     if (first < p.length)
       *reinterpret_cast<Vector<Output, vector>*>(out + first) = stored;
   } else {
 #pragma unroll
     for (int e = 0; e < vector; ++e)
       if (first + e < p.length)
-        out[(first + e) * p.element_stride] = narrow<Output>(sum.element[e]);
+        out[(first + e) * p.element_stride] = narrow<Output>(static_cast<float>(sum.element[e]));
   }
 }
 

@@ -38,6 +38,7 @@ _OUTPUTS: Final = (torch.float32, torch.float16, torch.bfloat16)
 class Constants(KernelConstants):
     """The constants of split_k_reduce.cu."""
 
+    Partial: str
     Output: str
     vector: int = _VECTOR
     turns: int  # warps that share vectors
@@ -48,7 +49,7 @@ class Constants(KernelConstants):
 class Parameters(ParameterBlock):
     """The parameters of split_k_reduce.cu."""
 
-    partial: Annotated[Pointer, to("const float")]  # [split][batch][line][pitch]
+    partial: Annotated[Pointer, to("const void")]  # [split][batch][line][pitch]
     out: Annotated[Pointer, to("Output")]
     line_stride: Int64  # of the output
     element_stride: Int64
@@ -65,12 +66,18 @@ class Parameters(ParameterBlock):
 
 def kernels() -> Iterator[Kernel]:
     """All that a launch may take."""
-    return itertools.starmap(_kernel, itertools.product(_OUTPUTS, _TURNS, (False, True)))
+    types = [*((torch.float32, output) for output in _OUTPUTS), (torch.float64, torch.float32)]
+    return (_kernel(*each, *how) for each in types for how in itertools.product(_TURNS, (False, True)))
 
 
 @cache
-def _kernel(output: torch.dtype, turns: int, has_epilogue: bool) -> Kernel:
-    constants = Constants(Output=CUDA_TYPES[output], turns=turns, epilogue=EpilogueConstants(any=has_epilogue))
+def _kernel(partial: torch.dtype, output: torch.dtype, turns: int, has_epilogue: bool) -> Kernel:
+    constants = Constants(
+        Partial=CUDA_TYPES[partial],
+        Output=CUDA_TYPES[output],
+        turns=turns,
+        epilogue=EpilogueConstants(any=has_epilogue),
+    )
     dims = (0,) * MAX_BATCH_DIMS
     none = EpilogueParameters.of(None, MAX_BATCH_DIMS)
     parameters = blank(Parameters, batch_stride=dims, batch_size=dims, epilogue=none)
@@ -102,7 +109,7 @@ def launch(problem: Problem, partials: Output, split_k: int) -> KernelLaunch:
         epilogue=EpilogueParameters.of(by_lines.epilogue, MAX_BATCH_DIMS),
     )
     return KernelLaunch(
-        _kernel(out.dtype, turns, by_lines.epilogue is not None),
+        _kernel(partials.dtype, out.dtype, turns, by_lines.epilogue is not None),
         parameters,
         grid=(math.ceil(vectors / (32 * _WARPS // turns)), 1, 1),
         awaits_predecessor=True,

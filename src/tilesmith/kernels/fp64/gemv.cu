@@ -71,7 +71,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     double total = sums[own][0];
     for (int warp = 1; warp < warps; ++warp) total += sums[own][warp];
     const Epilogue<float, 0> epilogue(p.epilogue);
-    p.out[part * p.out_part_stride + (first_n + own) * p.out_stride] = epilogue.of(total, 0, first_n + own);
+    const long long at = part * p.out_part_stride + (first_n + own) * p.out_stride;
+    if (p.out_is_partial)
+      static_cast<double*>(p.out)[at] = total;
+    else
+      static_cast<float*>(p.out)[at] = epilogue.of(total, 0, first_n + own);
   }
 }
 

@@ -1,7 +1,7 @@
 """The `gemv` family: a float32 matrix by a vector, where the lines of the matrix run along K.
 
 Products are exact in double, and sums are rounded to float once. Where there are few lines, K is cut into parts, whose
-rounded sums a last launch adds in order.
+sums a last launch adds in order.
 """
 
 import math
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Final
+
+import torch
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
@@ -83,9 +85,10 @@ class Parameters(ParameterBlock):
 
     a: Annotated[Pointer, to("const float")]
     b: Annotated[Pointer, to("const float")]
-    out: Annotated[Pointer, to("float")]
+    out: Annotated[Pointer, to("void")]  # floats; if they are parts of sums, doubles
     a_stride: Int64
     b_line_stride: Int64
+    out_is_partial: Int32
     out_part_stride: Int64
     out_stride: Int64
     n: Int32
@@ -120,7 +123,7 @@ def plan(problem: Problem, device: Device) -> Plan:
     p = _oriented(problem)
     lines, split_k, threads = _lines(p), _split_k(p, device), _threads(p)
     line_blocks = math.ceil(p.n / lines)
-    partials = output.partial(p.out, split_k, 0) if split_k > 1 else None
+    partials = output.partial(p.out, split_k, 0, torch.float64) if split_k > 1 else None
     partial_stride = partials.line_stride if partials is not None and partials.along_m else 1
     spec = p.epilogue if partials is None else None  # or else that of the launch that adds the parts
     parameters = Parameters(
@@ -129,6 +132,7 @@ def plan(problem: Problem, device: Device) -> Plan:
         out=Address("out" if partials is None else "workspace"),
         a_stride=p.a.column_stride,
         b_line_stride=p.b.column_stride,
+        out_is_partial=int(partials is not None),
         out_part_stride=0 if partials is None else partials.batch_strides[0],
         out_stride=p.out.column_stride if partials is None else partial_stride,
         n=p.n,

@@ -231,9 +231,13 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const int first_n = place.first_n;
   const Epilogue<float, 0> epilogue(p.epilogue);
   const auto store = [&](int m, int n, double value) {
-    if (first_n + n < p.n)
-      p.out[place.part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n] =
-          epilogue.of(value, m, first_n + n);
+    if (first_n + n >= p.n)
+      return;
+    const long long at = place.part * p.out_part_stride + m * p.out_stride_m + (first_n + n) * p.out_stride_n;
+    if (p.out_is_partial)
+      static_cast<double*>(p.out)[at] = value;
+    else
+      static_cast<float*>(p.out)[at] = epilogue.of(value, m, first_n + n);
   };
   const int outputs = p.m * block_columns;
   for (int i = threadIdx.x; i < outputs; i += plan::threads) {

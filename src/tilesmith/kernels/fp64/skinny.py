@@ -2,7 +2,7 @@
 operand once.
 
 Products are exact, and sums are rounded to float once. K is shared by the warps of a block and the blocks of a
-cluster; where that is not enough, it is cut into parts, whose rounded sums a last launch adds in order.
+cluster; where that is not enough, it is cut into parts, whose sums a last launch adds in order.
 """
 
 import itertools
@@ -126,10 +126,11 @@ class Parameters(ParameterBlock):
 
     a: Annotated[Pointer, to("const float")]
     b: Annotated[Pointer, to("const float")]
-    out: Annotated[Pointer, to("float")]
+    out: Annotated[Pointer, to("void")]  # floats; if they are parts of sums, doubles
     a_stride_m: Int64
     a_stride_k: Int64
     b_line_stride: Int64
+    out_is_partial: Int32
     out_part_stride: Int64
     out_stride_m: Int64
     out_stride_n: Int64
@@ -182,7 +183,7 @@ def plan(problem: Problem, device: Device, cut: _Cut | None = None) -> Plan:
     lines = p.b.transposed if along_k else p.b
     cut = cut or _cut(p, device)
     column_blocks = math.ceil(p.n / cut.columns)
-    partials = output.partial(p.out, cut.split_k, 0) if cut.split_k > 1 else None
+    partials = output.partial(p.out, cut.split_k, 0, torch.float64) if cut.split_k > 1 else None
     if partials is None:
         out_strides = (p.out.row_stride, p.out.column_stride)
     else:
@@ -195,6 +196,7 @@ def plan(problem: Problem, device: Device, cut: _Cut | None = None) -> Plan:
         a_stride_m=p.a.row_stride,
         a_stride_k=p.a.column_stride,
         b_line_stride=lines.row_stride,
+        out_is_partial=int(partials is not None),
         out_part_stride=0 if partials is None else partials.batch_strides[0],
         out_stride_m=out_strides[0],
         out_stride_n=out_strides[1],
