@@ -4,7 +4,7 @@ test_planes_emulated.py. test_emulator_recorded.py has all of them to the last b
 
 import pytest
 import torch
-from emulated import H200, assert_close, assert_exact, integers, placed, plan_named
+from emulated import H200, assert_exact, integers, placed, plan_named
 
 from tilesmith.core.device import named
 from tilesmith.core.plan import Plan

@@ -52,7 +52,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
     is_countable = _is_countable(problem)
     if is_countable and _fits_a_grid(largest, m, n, batches) and _fits_a_grid(largest, n, m, batches):
         return None  # whichever way round
-    p = _oriented(problem)
+    p = problem.stored_by_rows
     if not is_countable or not any(_fits_a_grid(tile, p.m, p.n, batches) for tile in TILES):
         return "its sizes or strides cannot be counted with 32 bits"
     return None
@@ -69,7 +69,7 @@ def cheapest(problem: Problem, device: Device) -> Candidate:
 
 
 def _costs(problem: Problem, device: Device) -> Iterator[tuple[Tile, float]]:
-    p, r = _oriented(problem), rates_of(device)
+    p, r = problem.stored_by_rows, rates_of(device)
     lines = Lines.of(p.a), Lines.of(p.b.transposed)
     tiles = [tile for tile in TILES if _fits_a_grid(tile, p.m, p.n, p.batches)]  # a problem that is not rejected
     return ((tile, mma_tiles.cycles(p, device, tile, r, *lines)) for tile in tiles)
@@ -81,25 +81,10 @@ def _candidate(problem: Problem, device: Device, tile: Tile, cycles: float) -> C
 
 def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
     """The tiles that do not suit it, each with its reason."""
-    p = _oriented(problem)
+    p = problem.stored_by_rows
     for tile in TILES:
         if reason := _unsuited(tile, p):
             yield Rejection(f"fp64_mma {tile}", reason)
-
-
-def _oriented(problem: Problem) -> Problem:
-    """The product or its transpose: that whose results are stored in vectors, if there are kernels that read it."""
-    p = problem.stored_by_rows
-    a, b = Lines.of(p.a), Lines.of(p.b.transposed)
-    if _has_kernels(a, b, common.kind_of_reads(a.aligned, b.aligned, p.epilogue)):
-        return p
-    return problem.transposed if p is problem else problem
-
-
-def _has_kernels(a: Lines, b: Lines, reads: common.Reads) -> bool:
-    """An A across K and a B along it are rare: they are multiplied as a transpose, unless there is no epilogue."""
-    _, _, has_epilogue = reads
-    return a.along_k or not b.along_k or not has_epilogue
 
 
 def _unsuited(tile: Tile, p: Problem) -> str | None:
@@ -170,11 +155,8 @@ def kernels(device: Device) -> Iterator[Kernel]:
     if not common.runs_on(device):
         return
     for tile, a_along_k, b_along_k in itertools.product(TILES, (True, False), (True, False)):
-        for reads in common.kinds_of_reads():
-            a_aligned, b_aligned, has_epilogue = reads
-            a, b = Lines(a_along_k, a_aligned), Lines(b_along_k, b_aligned)
-            if _has_kernels(a, b, reads):
-                yield _kernel(tile, a, b, has_epilogue)
+        for a_aligned, b_aligned, has_epilogue in common.kinds_of_reads():
+            yield _kernel(tile, Lines(a_along_k, a_aligned), Lines(b_along_k, b_aligned), has_epilogue)
 
 
 @cache
@@ -215,7 +197,7 @@ def _kernel(tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Kernel:
 
 def plan(problem: Problem, device: Device, tile: Tile) -> Plan:
     """The plan that uses this tile."""
-    p = _oriented(problem)
+    p = problem.stored_by_rows
     tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
     a, b = Lines.of(p.a), Lines.of(p.b.transposed)
     missing_dims = MAX_BATCH_DIMS - len(p.batch)
