@@ -251,17 +251,18 @@ def scale_regions(launch: KernelLaunch) -> list[Region]:
     return found
 
 
-def range_stats_regions(launch: KernelLaunch) -> list[Region]:
-    """Where the range statistics are, and after them the range check. What the first product counts of an A that it
-    splits in registers is there until the full-range split has read it."""
+def range_stats_regions(plan: Plan) -> list[Region]:
+    """Where the range statistics are, and after them the range check; and beside that, where the first product splits A
+    in registers, how many of its blocks have counted."""
+    launch = plan.launches[0]
     own, (a, b) = parameters_of(launch, fp32_split.Parameters), both_operands(launch)
     first, second = offset_of(a.range_stats), offset_of(b.range_stats)
     range_check, of_blocks = offset_of(own.range_check), launch.grid[0] * RANGE_STATS_BYTES
     assert second + of_blocks <= range_check
     if split_constants(launch).a_is_rs:
-        end = first + own.row_groups * a.parts * RANGE_STATS_BYTES
-        of_rows = Region(first, end, "range statistics of rows")
-        return [of_rows, Region(second, range_check + 4, "range statistics")]
+        row_groups = parameters_of(plan.launches[1], Fp32Parameters).a_range_stats_count
+        of_rows = Region(first, first + row_groups * a.parts * RANGE_STATS_BYTES, "range statistics of rows")
+        return [of_rows, Region(second, range_check + 8, "range statistics")]
     assert first + of_blocks <= second
     return [Region(first, range_check + 4, "range statistics")]
 
@@ -273,7 +274,7 @@ def test_what_is_alive_at_the_same_time_has_its_own_part_of_the_workspace() -> N
         ordinary, _, full_range, _, *last = plan.launches
         kept = scale_regions(ordinary)
         assert kept == scale_regions(full_range)
-        kept += range_stats_regions(ordinary)
+        kept += range_stats_regions(plan)
         if last:
             reduction = parameters_of(last[0], split_k_reduce.Parameters)
             first = offset_of(reduction.partial)
@@ -303,7 +304,8 @@ def test_products_look_where_splits_have_left_it() -> None:
                 assert scales.first == (o.full_range_exponents if c.full_range else o.factors)
                 assert scales.pitch == o.scale_pitch
             assert (own.a_range_stats, own.b_range_stats) == (a.range_stats, b.range_stats)
-            assert (own.a_range_stats_count, own.b_range_stats_count) == (made.row_groups, made.b_range_stats_count)
+            assert own.b_range_stats_count == split.grid[0]
+            assert c.a_is_rs or own.a_range_stats_count == split.grid[0]
             assert own.range_check == made.range_check
             assert own.split_exponents == (a.k_chunk_exponents if c.a_is_rs else None)
             assert own.split_pitch == a.k_chunk_pitch

@@ -19,4 +19,12 @@ __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
+// Counts a block, of which one thread calls this, and returns how many were counted before. What those wrote until
+// then, this one sees: of each block all that came before a barrier with that thread.
+__device__ __forceinline__ unsigned arrive(unsigned* count) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+  return before;
+}
+
 }  // namespace tilesmith::ptx

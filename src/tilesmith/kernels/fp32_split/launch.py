@@ -29,7 +29,6 @@ from tilesmith.core.problem import Matrix
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.fp32_split.terms import (
     BLOCKS_PER_SM,
-    MAX_PARTS,
     MAX_ROWS,
     SCHEMES,
     RowBlock,
@@ -77,7 +76,6 @@ class Constants(KernelConstants):
     finds_extents: bool
     a_is_rs: bool  # the product splits A itself, and needs no more than scales
     max_rows: int = MAX_ROWS
-    max_parts: int = MAX_PARTS
     blocks_per_sm: int
     a: KindConstants
     b: KindConstants  # that of A again if there is no other operand
@@ -177,8 +175,6 @@ class Parameters(ParameterBlock):
     operands: tuple[Operand, ...]  # two; if there is but one, that twice
     count: Int32
     range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
-    row_groups: Int32  # of A, if the product counts
-    b_range_stats_count: Int32  # then
 
 
 def split_launch(
@@ -186,7 +182,6 @@ def split_launch(
 ) -> KernelLaunch:
     """The launch that splits one or two operands and finds their range statistics; or, if the scheme has the full
     range, first reads the range check, at an offset in the workspace."""
-    first, last = splits[0], splits[-1]
     blocks = split_blocks([RowBlock.of(each.terms.matrix, batch) for each in splits], device)
     accesses = [_access(each) for each in splits]
     operands: list[Operand] = []
@@ -200,8 +195,6 @@ def split_launch(
         operands=(operands[0], operands[-1]),
         count=len(operands),
         range_check=None if range_check is None else Address("workspace", range_check),
-        row_groups=first.findings.blocks,
-        b_range_stats_count=last.findings.blocks,
     )
     return _launch(splits, scheme, accesses, parameters, blocks)
 

@@ -86,46 +86,15 @@ __device__ __forceinline__ RangeCheck range_check(const RangeStats& a, const Ran
   return inexact == 0.0f || inexact <= 0x1p13f * shared_large ? RangeCheck::in_range : RangeCheck::full_range;
 }
 
-// Whether an operand needs the bf16x3 scheme whatever the other one is like: no other could make up for its inexact
-// values, unless it is zero. That one's peak is at least 2^9.
-__device__ __forceinline__ bool needs_full_range(const RangeStats& range_stats) {
-  return range_stats.beyond || range_stats.max_inexact >> 4 > range_stats.min_large;
-}
+// What a product leaves that counts the rows of A itself.
+struct CountedCheck {
+  RangeCheck found;
+  unsigned arrived;  // blocks of the product, whose last one finds it
+};
 
 // The range statistics of an operand, from those of the blocks that split it. K is cut into `k_chunks` K chunks, a
 // power of two, which the blocks have in turn; the row with the fewest large values has no fewer than the K chunks'
-// least together. The threads of a block share the work, in shared memory: between `put` and `get` they wait for each
-// other.
-template <int threads>
-struct TotalOfBlocks {
-  static constexpr int warps = threads / 32;
-  static constexpr int max_k_chunks = 128;
-  static_assert(threads % max_k_chunks == 0, "all that a thread reads is of one K chunk");
-
-  RangeStats lanes[warps][32];
-
-  __device__ __forceinline__ void put(const RangeStats* counted, int count, int k_chunks) {
-    RangeStats own = RangeStats::none();
-    for (int i = threadIdx.x; i < count; i += threads) own.add(counted[i]);
-    own.join_rows(k_chunks);
-    lanes[threadIdx.x / 32][threadIdx.x % 32] = own;
-  }
-
-  // All threads get it.
-  __device__ __forceinline__ RangeStats get(int k_chunks) const {
-    const int apart = max(k_chunks / 32, 1);  // from a warp to the next one with the same K chunks
-    RangeStats sum = {0, 0, 0, 0};
-    for (int first = 0; first < apart; ++first) {
-      RangeStats k_chunk = RangeStats::none();
-      for (int warp = first; warp < warps; warp += apart) k_chunk.add(lanes[warp][threadIdx.x % 32]);
-      sum.add_k_chunk(k_chunk);
-    }
-    sum.join_k_chunks(k_chunks);
-    return sum;
-  }
-};
-
-// The same by one warp alone, whose lanes all get it: for those who need not hurry.
+// least together. It is found by one warp alone, whose lanes all get it: for those who need not hurry.
 __device__ __forceinline__ RangeStats total_of_blocks(const RangeStats* counted, int count, int k_chunks) {
   const int lane = threadIdx.x % 32, step = max(k_chunks, 32);  // between what a lane reads of one K chunk
   RangeStats sum = {0, 0, 0, 0};
@@ -146,32 +115,33 @@ __device__ __forceinline__ RangeStats warp_total(const RangeStats& range_stats) 
           ptx::warp_max(range_stats.peak), ptx::warp_max(range_stats.beyond)};
 }
 
-// The counts of a block that adds up the range statistics of parts of K.
+// The counts of those who add up the range statistics of parts of K.
 template <int parts>
 struct PartCounts {
   int min_large[parts], max_inexact[parts];
   RangeStats sum;
 };
 
-// The range statistics of an operand from those of groups of its rows, for each of which there are `parts`, one after
-// the other. All threads of the block get it.
-template <int threads, int max_parts>
+// The same by several warps, in shared memory; of parts of K that need not be a power of two. `count` range statistics
+// are those of all parts of some rows, of all parts of some others, and so on. `threads` threads, of which this is
+// number `thread`, wait for each other with `sync`, and all get it.
+template <int threads, int max_parts, typename Sync>
 __device__ __forceinline__ RangeStats total_of_parts(PartCounts<max_parts>& counts, const RangeStats* counted,
-                                                     int groups, int parts) {
+                                                     int count, int parts, int thread, Sync sync) {
   static_assert(max_parts <= threads);
-  const int shares = threads / parts;  // of the groups; a thread has one of them, and one part
-  const int thread = threadIdx.x, part = thread % parts;
+  const int step = threads / parts * parts;  // a thread has one part; those that are left over have none
+  const int part = thread % parts;
   if (thread < parts) {
     counts.min_large[part] = RangeStats::none().min_large;
     counts.max_inexact[part] = 0;
   }
   if (thread == 0)
     counts.sum = {0, 0, 0, 0};
-  __syncthreads();
+  sync();
   RangeStats range_stats = RangeStats::none();
-  if (thread < shares * parts)
+  if (thread < step)
 #pragma unroll 4
-    for (int group = thread / parts; group < groups; group += shares) range_stats.add(counted[group * parts + part]);
+    for (int i = thread; i < count; i += step) range_stats.add(counted[i]);
   atomicMin(&counts.min_large[part], range_stats.min_large);
   atomicMax(&counts.max_inexact[part], range_stats.max_inexact);
   const int peak = ptx::warp_max(range_stats.peak), beyond = ptx::warp_max(range_stats.beyond);
@@ -179,12 +149,12 @@ __device__ __forceinline__ RangeStats total_of_parts(PartCounts<max_parts>& coun
     atomicMax(&counts.sum.peak, peak);
     atomicMax(&counts.sum.beyond, beyond);
   }
-  __syncthreads();
+  sync();
   if (thread < parts) {
     atomicAdd(&counts.sum.min_large, counts.min_large[part]);
     atomicAdd(&counts.sum.max_inexact, counts.max_inexact[part]);
   }
-  __syncthreads();
+  sync();
   return counts.sum;
 }
 

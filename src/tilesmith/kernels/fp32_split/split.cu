@@ -61,22 +61,6 @@ __device__ __forceinline__ void split_operand(const Operand& o, Shared& shared, 
   }
 }
 
-// Every block finds the range check itself, and leaves it to the next launch.
-__device__ __forceinline__ void judge(const Parameters& p) {
-  __shared__ PartCounts<plan::max_parts> counts;
-  __shared__ TotalOfBlocks<plan::threads> total;
-  const int b_k_chunks = 1 << p.operands[1].log2_k_chunks;
-  total.put(p.operands[1].range_stats, p.b_range_stats_count, b_k_chunks);
-  const RangeStats a =
-      total_of_parts<plan::threads>(counts, p.operands[0].range_stats, p.row_groups, p.operands[0].parts);
-  const RangeStats b = total.get(b_k_chunks);  // there were barriers since
-  if (threadIdx.x == 0) {
-    const RangeCheck found = range_check(a, b, p.operands[0].depth);
-    *p.range_check = found == RangeCheck::in_range && needs_full_range(b) ? RangeCheck::full_range : found;
-  }
-  __syncthreads();
-}
-
 extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     split(const __grid_constant__ Parameters p) {
   __shared__ Shared shared;
@@ -84,11 +68,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   ptx::grid_dependency_wait();
   bool special = false;
   if constexpr (plan::full_range) {
-    if constexpr (plan::a_is_rs)
-      judge(p);
     if (*p.range_check == RangeCheck::in_range)
       return;
     special = *p.range_check == RangeCheck::special;
+  } else if constexpr (plan::a_is_rs) {
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+      reinterpret_cast<CountedCheck*>(p.range_check)->arrived = 0;
   }
   split_operand<KindOfA, plan::a_is_rs>(p.operands[0], shared, special);
   if (p.count > 1)

@@ -6,6 +6,8 @@
 #include "kernels/hopper/common.cuh"
 #include "kernels/hopper/rs_rows.cuh"
 #include "kernels/hopper/scales.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/global.cuh"
 #include "scheduler.cuh"
 
 namespace tilesmith {
@@ -32,51 +34,71 @@ __device__ __forceinline__ void keep_range_stats(const Parameters& p, const Work
     p.a_range_stats[(work.batch * groups + first / group) * p.schedule.split_k + work.k_part] = range_stats;
 }
 
-// A consumer's tiles, if they split A: see consume_terms. As a rule there is one, so nothing waits for the next one. If
-// it is clear from the start that terms do not suffice, it only counts: the bf16x3 scheme needs to know the rows of A.
+// Where the last block adds up what all have counted: it has no more tiles to load, nor a neighbour that would.
+struct CountsOfAll {
+  PartCounts<warpgroup_threads> a, b;
+  bool is_last;
+};
+
+// Finds the range check, in the block that comes last, once all consumers of it have stored.
+template <typename Shared>
+__device__ __forceinline__ void leave_range_check(const Parameters& p, Shared& shared) {
+  constexpr int threads = consumers * warpgroup_threads, barrier = 1 + consumers;
+  const int thread = threadIdx.x - warpgroup_threads;  // the producers' come first
+  const auto sync = [] { ptx::named_barrier_sync(barrier, threads); };
+  auto& counts = reinterpret_cast<CountsOfAll&>(shared.a);
+  static_assert(sizeof(counts) <= sizeof(shared.a));
+  auto& check = *reinterpret_cast<CountedCheck*>(p.range_check);
+  sync();
+  if (thread == 0)
+    counts.is_last = ptx::arrive(&check.arrived) == gridDim.x - 1;
+  sync();
+  if (!counts.is_last)
+    return;
+  const int parts = p.schedule.split_k;
+  const RangeStats a =
+      total_of_parts<threads>(counts.a, p.a_range_stats, p.a_range_stats_count * parts, parts, thread, sync);
+  const RangeStats b =
+      total_of_parts<threads>(counts.b, p.b_range_stats, p.b_range_stats_count, p.b_k_chunks, thread, sync);
+  if (thread == 0)
+    check.found = range_check(a, b, p.depth);
+}
+
+// A consumer's tiles, if they split A: see consume_terms. As a rule there is one, so nothing waits for the next one.
 template <typename Products, typename Driver, typename Shared>
-__device__ __forceinline__ void consume_rs(const Parameters& p, Shared& shared, Share share, int consumer,
-                                           bool only_counts) {
+__device__ __forceinline__ void consume_rs(const Parameters& p, Shared& shared, Share share, int consumer) {
   Driver driver(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = tiles.work();
-    const bool counts = work.tile.n == 0;  // the rows are the same in all columns of tiles
-    if (only_counts && !counts)
-      continue;
     const auto facts = driver.facts(work);
     products.rows.start(facts.scales.rows, p.m - first_of_group(work, share, consumer));
-    if (only_counts) {
-      for (int k = 0; k < work.k_steps; ++k) products.count();
-    } else {
-      results.clear();
-      // Two sets of terms take turns: no register is written that a product under way may read.
-      auto even = products.split_ahead();
-      for (int k = 1; k < work.k_steps; k += 2) {
-        products.start(even);
-        auto odd = products.split_ahead();
-        products.finish(even);
-        results.add(products.sum);
-        products.start(odd);
-        if (k + 1 < work.k_steps)
-          even = products.split_ahead();
-        products.finish(odd);
-        results.add(products.sum);
-      }
-      if (work.k_steps % 2) {
-        products.start(even);
-        products.finish(even);
-        results.add(products.sum);
-      }
+    results.clear();
+    // Two sets of terms take turns: no register is written that a product under way may read.
+    auto even = products.split_ahead();
+    for (int k = 1; k < work.k_steps; k += 2) {
+      products.start(even);
+      auto odd = products.split_ahead();
+      products.finish(even);
+      results.add(products.sum);
+      products.start(odd);
+      if (k + 1 < work.k_steps)
+        even = products.split_ahead();
+      products.finish(odd);
+      results.add(products.sum);
     }
-    if (counts)
+    if (work.k_steps % 2) {
+      products.start(even);
+      products.finish(even);
+      results.add(products.sum);
+    }
+    if (work.tile.n == 0)  // the rows are the same in all columns of tiles
       keep_range_stats(p, work, share, consumer, products.rows);
-    if (only_counts)
-      continue;
     driver.prepare(work, facts);
     driver.store(results);
   }
+  leave_range_check(p, shared);
   driver.drain();
 }
 

@@ -1,7 +1,7 @@
 // C = A B on Hopper's tensor cores, for a float32 A that consumers split on its way to wgmma, which takes it from
 // registers (RS), and a B that is a sum of 16-bit terms: see fp32_split/split.cu. The block's work is that of gemm.cu.
-// The first of two launches counts what its rows of A are like, besides multiplying; a launch in between finds the
-// range check, and the second multiplies if there are values that the first one could not hold.
+// The first of two launches counts what its rows of A are like, besides multiplying, and its last block finds the range
+// check; the second multiplies if there are values that the first one could not hold.
 //
 // The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
 
@@ -45,7 +45,7 @@ struct Shared : Operands,
                 ColumnBias<has_column_bias> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
-// Loads for every step of a tile along K a stage, which has A and the terms of B that it is multiplied with, if any.
+// Loads for every step of a tile along K a stage, which has A and the terms of B that it is multiplied with.
 template <int terms>
 __device__ __forceinline__ void load_rs(const Parameters& p, Shared& shared, Share share, const Work& work,
                                         int first_term, Ring::Position& at) {
@@ -65,16 +65,10 @@ __device__ __forceinline__ void load_rs(const Parameters& p, Shared& shared, Sha
   }
 }
 
-__device__ __forceinline__ void produce_rs(const Parameters& p, Shared& shared, Share share, bool only_counts,
-                                           bool special) {
+__device__ __forceinline__ void produce_rs(const Parameters& p, Shared& shared, Share share, bool special) {
   Ring::Position at;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = tiles.work();
-    if (only_counts) {
-      if (work.tile.n == 0)
-        load_rs<0>(p, shared, share, work, 0, at);
-      continue;
-    }
     if (special)
       load_rs<1>(p, shared, share, work, plan::terms, at);
     load_rs<plan::terms>(p, shared, share, work, 0, at);
@@ -96,26 +90,18 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32_rs(cons
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
 
-  bool special = false, only_counts = false;
+  bool special = false;
   if constexpr (plan::runs == Runs::if_out_of_range) {
     const RangeCheck found = *p.range_check;
     if (found == RangeCheck::in_range)
       return;
     special = found == RangeCheck::special;
-  } else {
-    auto& total = reinterpret_cast<TotalOfBlocks<plan::threads>&>(shared.a);  // no neighbour fills these stages
-    static_assert(sizeof(total) <= sizeof(shared.a));
-    total.put(p.b_range_stats, p.b_range_stats_count, p.b_k_chunks);
-    __syncthreads();
-    only_counts = needs_full_range(total.get(p.b_k_chunks));
-    ptx::async_proxy_fence();
-    __syncthreads();
   }
 
   if (warp < 4) {
     ptx::registers_decrease<plan::producer_registers>();
     if (warp == 0 && ptx::elect_one())
-      produce_rs(p, shared, share, only_counts, special);
+      produce_rs(p, shared, share, special);
     __syncwarp();
   } else {
     ptx::registers_increase<plan::consumer_registers>();
@@ -123,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32_rs(cons
     if constexpr (plan::runs == Runs::if_out_of_range)
       consume_rs_full_range<ProductsOfRows<FullRangeRows<plan::terms>>, Driver>(p, shared, share, consumer, special);
     else
-      consume_rs<ProductsOfRows<ScaledRows<plan::terms>>, Driver>(p, shared, share, consumer, only_counts);
+      consume_rs<ProductsOfRows<ScaledRows<plan::terms>>, Driver>(p, shared, share, consumer);
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)

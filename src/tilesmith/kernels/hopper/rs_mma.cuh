@@ -66,14 +66,6 @@ class RsProducts {
     }
   }
 
-  template <int part = 0>
-  __device__ __forceinline__ void count_parts() {
-    if constexpr (part < parts) {
-      rows.count(read<part>(at_));
-      count_parts<part + 1>();
-    }
-  }
-
   template <int count>
   static __device__ __forceinline__ void keep(const TermFragment (&a)[count]) {
 #pragma unroll
@@ -157,13 +149,6 @@ class RsProducts {
 #pragma unroll
     for (int part = 0; part < parts; ++part) larger_products(sum, step.part[part], part);
     ptx::wgmma_commit();
-  }
-
-  // Reads the next step for the range statistics alone. There may be no B in it.
-  __device__ __forceinline__ void count() {
-    ring_.wait_full(at_);
-    count_parts();
-    release();
   }
 
   // Waits for the products of this step: then their sum is there.

@@ -74,15 +74,6 @@ class ScaledRows {
     }
   }
 
-  // Of values that are not split: finds what the bf16x3 scheme needs to know, and nothing else.
-  __device__ __forceinline__ void count(const Fp32Fragment& x) {
-    unsigned sizes[2] = {0, 0};  // as bits, where NaNs are the largest
-#pragma unroll
-    for (int i = 0; i < 2 * Fp32Fragment::registers; ++i)
-      sizes[i / 2 % 2] = max(sizes[i / 2 % 2], size_of(x.values[i]));
-    keep_peaks(x, {__uint_as_float(sizes[0]), __uint_as_float(sizes[1])});
-  }
-
   // Joins the lanes that have parts of the same rows. Gives the exponents that undo these rows' wide scales to `keep`,
   // with the number of the row in the warp, and returns the range statistics of the warp's rows, or of so many of them
   // as there are. `is_whole`: the rows have no other parts.

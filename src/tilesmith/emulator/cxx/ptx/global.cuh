@@ -13,4 +13,6 @@ __device__ __forceinline__ Vector<unsigned, 4> load_once(const Vector<unsigned, 
 
 __device__ __forceinline__ void prefetch_to_l2(const void*) {}
 
+__device__ __forceinline__ unsigned arrive(unsigned* count) { return atomicAdd(count, 1u); }
+
 }  // namespace tilesmith::ptx
