@@ -164,6 +164,16 @@ simt: the end of K
   test_emulator_kernels.py::test_simt_edges
 - bool read = (inside_ >> i & 1u) && k_of(i) < k_left;
 + bool read = inside_ >> i & 1u;
+range check: of the block that comes last
+  kernels/hopper/consume_rs.cuh
+  test_terms_emulated.py::test_an_a_is_split_in_registers
+- counts.is_last = ptx::arrive(&check.arrived) == gridDim.x - 1;
++ counts.is_last = ptx::arrive(&check.arrived) == 0;
+range check: scales past the last row
+  kernels/hopper/rs_rows.cuh
+  test_terms_emulated.py::test_nothing_depends_on_what_a_workspace_held_before
+- scale_[h] = row < rows ? __int_as_float((254 << 23) - factors[h]) : 0.0f;
++ scale_[h] = __int_as_float((254 << 23) - factors[h]);
 plan: copies of a batch
   kernels/realign.py
   test_hopper_layout.py::test_batches_and_broadcasting
