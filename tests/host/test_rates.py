@@ -80,7 +80,7 @@ def test_every_known_gpu_uses_the_rates_of_the_h200(gpu: str, table: str) -> Non
 def test_numbers_are_what_the_file_says() -> None:
     hopper = rates.section(named("h200"), "hopper", hopper_cost.Rates)
     assert (hopper.single.read_bytes_per_clock, hopper.terms.store_hiding_steps) == (2380.0, 2**30)
-    assert hopper.split_in_registers.two_consumers == hopper_cost.RegisterStepRates(1530.0, 12.9)
+    assert hopper.split_in_registers.two_consumers == hopper_cost.RegisterStepRates(1560.0, 9.7)
     times = rates.section(named("h200"), "torch", TorchTimes)
     assert times.realigned_narrow.of(15_500_000, 0) == 14.0
     assert times.realigned_narrow.of(0, 1.8e9) == 10.0

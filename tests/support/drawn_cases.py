@@ -32,7 +32,7 @@ _FACTORS: Final = (0.5, -2.0, 1.25, 3.0)
 RELATED: Final = 8
 
 _MAX_OUTPUT: Final = 2**22  # elements
-_MAX_OPERAND: Final = 2**24
+_MAX_OPERAND: Final = 2**25
 _MAX_FLOPS: Final = 2**35
 _MAX_FLOPS_OF_CUDA_CORES: Final = 2**32
 
@@ -217,8 +217,8 @@ def _limits(rng: random.Random) -> list[tuple[int, int]]:
         return [(64, 1500), (64, 4000), (64, 1500)]
     if kind < 0.80:
         return [(1, 300), (4000, 60_000), (1, 300)]
-    few, many = (1, 160), (500, 8000)
-    return [few, many, many] if rng.random() < 0.5 else [many, many, few]
+    few, many, long = ((1, 160), (500, 8000), (500, 8000)) if kind < 0.92 else ((48, 160), (6000, 20_000), (700, 3000))
+    return [few, long, many] if rng.random() < 0.5 else [many, long, few]
 
 
 def _size(rng: random.Random, least: int, most: int, is_aligned: bool) -> int:

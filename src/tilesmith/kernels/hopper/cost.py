@@ -87,6 +87,7 @@ class RegisterSplitRates:
     """What is different where A is split in registers."""
 
     read_bytes_per_clock: float
+    range_check_clocks: float  # of the last block, which finds it; and a longer start
     one_consumer: RegisterStepRates
     two_consumers: RegisterStepRates
 
@@ -188,6 +189,8 @@ def tile_clocks(all_rates: Rates, work: Work, device: Device) -> TileClocks:
     common, product = all_rates.common, all_rates.terms if terms > 1 else all_rates.single
     short_steps = product.store_hiding_steps if work.stored_by_threads else work.tile_n // 32
     start = product.cluster_start_clocks if work.cluster > 1 else 0.0
+    if work.rs:
+        start += all_rates.split_in_registers.range_check_clocks
     return TileClocks(
         rates=product,
         blocks=device.sm_count // work.cluster * work.cluster,
