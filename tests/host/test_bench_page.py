@@ -131,6 +131,22 @@ def test_the_plots_hold_every_entry(browser: Browser, written: Path, results: Re
     assert browser.evaluate(outside) == []
 
 
+@pytest.mark.parametrize("width", SIZES)
+def test_many_products_have_plots_of_their_ratios(
+    browser: Browser, results: Results, tmp_path: Path, width: int
+) -> None:
+    many = replace(results, entries=results.entries * 2)
+    path = tmp_path / "many.html"
+    path.write_text(page(many))
+    browser.open(path, width=width)
+    count = sum(TORCH in entry.competitors for entry in many.entries)
+    for title in ("floating-point operations", "operations for each byte that must be moved"):
+        marks = f"document.querySelectorAll('svg[aria-label=\"Ratio to torch against {title}\"] use').length"
+        assert browser.evaluate(marks) == count
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert "Ratio to torch" not in page(results)  # bars are enough for a few
+
+
 def test_bars_end_where_their_ratio_is(browser: Browser, written: Path, results: Results) -> None:
     browser.open(written)
     ratios = [entry.ratio(TORCH) for entry in results.entries if entry.suite == "seeds"]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tilesmith.bench import runner
 from tilesmith.bench.contenders import WrongResultError
 from tilesmith.bench.markdown import markdown
-from tilesmith.bench.results import OURS, Competitor, Entry, Environment, Results
+from tilesmith.bench.results import OURS, TORCH, Competitor, Entry, Environment, Fastest, Results
 from tilesmith.bench.runner import until_certain
 from tilesmith.bench.suites import Product
 from tilesmith.cli import main
@@ -180,6 +180,24 @@ def test_two_runs_are_compared_without_a_gpu(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"format": 0}))
     assert bench("--compare", RECORDED, other).exit_code == 2
+
+
+def test_losers_are_listed_with_what_the_best_plan_would_give(tmp_path: Path) -> None:
+    recorded, written = Results.read(RECORDED), tmp_path / "random.json"
+    first, second, third = (replace(each, suite="random", tries_all=True) for each in recorded.entries[:3])
+
+    def with_ratio(entry: Entry, ratio: float) -> Entry:
+        late = replace(entry.ours, samples_ms=tuple(x / ratio for x in entry.competitors[TORCH].samples_ms))
+        return replace(entry, competitors={**entry.competitors, OURS: late})
+
+    losers = with_ratio(first, 0.95), replace(with_ratio(second, 0.5), fastest=Fastest("another plan", 1.5))
+    replace(recorded, entries=(*losers, with_ratio(third, 0.98)), unfinished=()).write(written)
+    done = bench("--from", written)
+    assert done.exit_code == 0, done.output
+    lines = " ".join(done.output.split())
+    assert "random: 2 of 3 under 0.97 of torch's speed, 1 under 0.9" in lines
+    found = lines.index(f"0.50 with {second.plan}; the best plan, another plan: 0.75")
+    assert found < lines.index(f"0.95 with {first.plan}")  # the slowest come first
 
 
 def test_recorded_runs_become_one_page_without_a_gpu(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tilesmith.core.accuracy import resolve
 from tilesmith.core.device import named
 from tilesmith.planner import choose
 
-MORE_THAN_PRODUCTS = ("half", "fp32", "tf32", "ieee", "pack", "epilogue", "host", "override")
+MORE_THAN_PRODUCTS = ("half", "fp32", "tf32", "ieee", "pack", "epilogue", "host", "override", "random")
 
 
 @pytest.mark.parametrize("suite", MORE_THAN_PRODUCTS)
@@ -57,6 +57,24 @@ def test_the_sweep_has_many_products_and_the_same_each_time() -> None:
     assert max(flops) <= 2**38
     assert 20 < sum(x < 2**20 for x in flops) < 100
     assert {x.batch > 0 for x in products if "bmm" in x.operator} == {True}
+
+
+def test_random_products_are_of_any_shape_and_the_same_for_a_seed() -> None:
+    products = suites.load("random", seed=3, count=400)
+    suites.load.cache_clear()
+    assert products == suites.load("random", seed=3, count=400)
+    assert products[:100] == suites.load("random", seed=3)  # those of fewer are the first of them
+    assert not set(map(str, products)) & set(map(str, suites.load("random", seed=4)))
+    assert 0.15 < sum(x.batch > 0 for x in products) / len(products) < 0.3
+    assert len({(x.a_layout, x.b_layout) for x in products}) == 4
+    sizes = [size for x in products for size in (x.m, x.k, x.n)]
+    assert min(sizes) < 8 and max(sizes) > 10_000
+    assert 0.3 < sum(size % 64 == 0 for size in sizes) / len(sizes) < 0.45
+    assert 0.3 < sum(size % 8 != 0 for size in sizes) / len(sizes) < 0.45
+    flops = [2 * max(x.batch, 1) * x.m * x.k * x.n for x in products]
+    assert min(flops) > 2e6 and max(flops) < 8e11
+    with pytest.raises(ValueError, match="seeds are not drawn: it has no seed"):
+        suites.load("seeds", seed=1)
 
 
 def test_the_operands_of_the_sweep_have_the_layouts_of_autograd() -> None:

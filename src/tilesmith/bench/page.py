@@ -31,6 +31,7 @@ def page(results: Results) -> str:
         unfinished=_unfinished(results),
         summary=_summary(results),
         bars=page_plots.bars(results),
+        ratios=page_plots.ratios(results),
         roofline=page_plots.roofline(results),
         errors=page_plots.errors(results),
         suites=_options(entry.suite for entry in results.entries),

@@ -12,6 +12,7 @@ from tilesmith.bench.results import FLOAT32_FLOOR, Entry, Results
 
 _MARKS: Final = {"bf16": "circle", "fp16": "square", "fp32": "diamond", "tf32": "wedge", "fp64": "triangle"}
 _OTHER_MARK: Final = "cross"
+_MANY: Final = 30  # products, of which one wants to see where they are
 _NARROWEST: Final = (0.8, 1.25)  # ratios that every axis has: a smaller one would make noise look large
 
 
@@ -51,6 +52,44 @@ def _bars_of(results: Results, suite: str, other: str) -> Markup:
         rows.append(element("li", label, drawn, verdict(ratio, change)))
     scale = element("li", svg.ticks(axis, "bar-ticks"), class_="scale", aria_hidden="true")
     return element("ul", *rows, scale, class_="bars")
+
+
+def ratios(results: Results) -> Markup:
+    """Where among many products the slow ones are."""
+    return _one_open(results.opponents, lambda other: _ratios_against(results, other))
+
+
+def _ratios_against(results: Results, other: str) -> Markup | None:
+    found = [(i, entry) for i, entry in enumerate(results.entries) if other in entry.competitors]
+    if len(found) < _MANY:
+        return None
+    y = Axis.around([*_NARROWEST, *(entry.ratio(other) for _, entry in found)])
+    sizes: dict[str, Callable[[Entry], float]] = {
+        "floating-point operations": lambda entry: entry.flops,
+        "operations for each byte that must be moved": lambda entry: entry.intensity,
+    }
+    plots = []
+    for x_title, size in sizes.items():
+        x = Axis.around([size(entry) for _, entry in found])
+        points = (
+            svg.Point(size(entry), entry.ratio(other), _mark(entry), _ratio_title(entry, other), row_id(i))
+            for i, entry in found
+        )
+        plots.append(
+            svg.scatter(
+                *(points, [svg.Line((x.low, 1.0), (x.high, 1.0), "floor")]),
+                x=x,
+                y=y,
+                x_title=x_title,
+                y_title=f"time of {other} / ours",
+                title=f"Ratio to {other} against {x_title}",
+            )
+        )
+    return element("div", *plots, _legend(entry for _, entry in found), class_="card")
+
+
+def _ratio_title(entry: Entry, other: str) -> str:
+    return f"{entry.shape} {entry.kind}: {entry.ratio(other):.3f} of {other}, {entry.plan}"
 
 
 def roofline(results: Results) -> Markup:

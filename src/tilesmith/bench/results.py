@@ -24,6 +24,8 @@ Bound = Literal["compute", "memory"]
 
 _CONFIDENCE: Final = 1.96  # standard deviations: 95%
 _MIN_CHANGE: Final = 0.01  # a smaller one is not worth a word, however certain it is
+BEHIND: Final = 0.97  # of torch's speed: slower than that is slower
+FAR_BEHIND: Final = 0.9
 _LONG_MS: Final = 0.05  # a call of torch's that takes this long may take 5% longer under an override, a shorter one 15%
 _NUMBERS: Final = re.compile(r"\[[\s\d.,e+-]*\]")  # a list of nothing else, in JSON
 
@@ -82,6 +84,14 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Fastest:
+    """The fastest of all plans for a product."""
+
+    plan: str
+    regret: float  # the time of the plan that was taken, divided by this one's
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One product, and everyone who did it in the same run."""
 
@@ -107,6 +117,8 @@ class Entry:
     state: State | None = None
     variant: str = ""  # what there is besides a product of two tensors: "linear, bias, gelu", "b packed"
     clock: str = "gpu"  # see suites.Clock
+    tries_all: bool = False  # other plans too, if torch is faster
+    fastest: Fastest | None = None  # of them
 
     @property
     def ours(self) -> Competitor:
@@ -166,6 +178,16 @@ class Entry:
         again = self.competitors.get(AGAIN)
         apart = abs(math.log(again.median / self.competitors[TORCH].median)) if again else 0.0
         return max(apart, _MIN_CHANGE)
+
+    @property
+    def is_slower(self) -> bool:
+        """Than torch, by more than what does not count."""
+        return self.ratio(TORCH) < BEHIND
+
+    @property
+    def best_ratio(self) -> float:
+        """The ratio to torch that the fastest plan would have."""
+        return self.ratio(TORCH) * (1.0 if self.fastest is None else self.fastest.regret)
 
     @property
     def is_behind(self) -> bool:
@@ -300,4 +322,5 @@ def _entry(data: dict[str, Any]) -> Entry:
     state = data["state"]
     if state is not None:
         state = State(**{**state, "sm_mhz": tuple(state["sm_mhz"]), "throttled": tuple(state["throttled"])})
-    return Entry(**{**data, "competitors": competitors, "state": state})
+    fastest = data.get("fastest") and Fastest(**data["fastest"])
+    return Entry(**{**data, "competitors": competitors, "state": state, "fastest": fastest})

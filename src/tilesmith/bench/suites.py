@@ -1,10 +1,10 @@
 """Products to measure and test, as data: `suites/*.toml`.
 
-A suite has any of three parts, and what they name is measured in this order:
+A suite has any of these parts, and what they name is measured in this order:
 
     include = ["aligned"]     the products of other suites
     [[product]]               products by their sizes; every key is a field of `Product`
-    [sweep]                   products drawn at random: see sweep.py
+    [sweep] or [random]       products drawn at random: see sweep.py
 
 A table `[each]` has fields that hold for all of them: for an included product instead of its own, for a product of the
 suite unless it says otherwise. A field that is a list stands for one product with each of its values.
@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import torch
 
 from tilesmith.bench.distributions import operands as drawn
-from tilesmith.bench.sweep import Sweep
+from tilesmith.bench.sweep import AnyShapes, Sweep
 from tilesmith.core.accuracy import Accuracy
 
 _FOLDER: Final = resources.files("tilesmith.bench") / "suites"
@@ -56,6 +56,7 @@ class Product:
     residual: bool = False  # a matrix that is added last
     clock: Clock = "gpu"
     against: str = "torch"  # opponents, as the command line has them
+    tries_all: bool = False  # where torch is faster, by all other plans, too
     origin: str = ""  # the suite that this one is included from
 
     def __post_init__(self) -> None:
@@ -116,8 +117,9 @@ class Product:
 
 
 @cache
-def load(name: str) -> tuple[Product, ...]:
-    """The products of a suite.
+def load(name: str, seed: int | None = None, count: int | None = None) -> tuple[Product, ...]:
+    """The products of a suite. `seed` and `count` are others than those of its table `[random]`; ValueError if it has
+    none.
 
     >>> [str(product) for product in load("seeds")][2]
     '2048x8192x4096 a transposed'
@@ -128,6 +130,11 @@ def load(name: str) -> tuple[Product, ...]:
     for other in suite.get("include", ()):
         found += (replace(product, **chosen, origin=other) for product in load(other) for chosen in _combinations(each))
     own = [*suite.get("product", ()), *(Sweep(**suite["sweep"]).entries() if "sweep" in suite else ())]
+    asked = {key: value for key, value in (("seed", seed), ("count", count)) if value is not None}
+    if "random" in suite:
+        own += AnyShapes(**suite["random"] | asked).entries()
+    elif asked:
+        raise ValueError(f"the products of {name} are not drawn: it has no {' and no '.join(asked)}")
     return tuple(found + [Product(**chosen) for entry in own for chosen in _combinations(each | entry)])
 
 

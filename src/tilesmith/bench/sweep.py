@@ -1,4 +1,4 @@
-"""Products drawn at random, the same ones each time: what the table `[sweep]` of a suite stands for.
+"""Products drawn at random, the same ones each time: what the tables `[sweep]` and `[random]` of a suite stand for.
 
 They are entries of a suite, as if they had been written down there.
 """
@@ -63,6 +63,51 @@ class Sweep:
             elements = m * k + k * n + 2 * m * n
             if 2 * matrices * m * k * n <= self.max_flops and matrices * elements * itemsize <= self.max_bytes:
                 return batch, m, k, n
+
+
+@dataclass(frozen=True, slots=True)
+class AnyShapes:
+    """Sizes of any magnitude, in any layouts; a quarter of the products are batches."""
+
+    seed: int
+    count: int
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        draw = random.Random(self.seed)
+        for _ in range(self.count):
+            batch, m, k, n = self._sizes(draw)
+            layouts = [draw.choice(list(_LAYOUTS.values())) for _ in "ab"]
+            sizes = f"{m}x{k}x{n}"
+            yield {
+                "name": f"{batch}x({sizes})" if batch else sizes,
+                **{"m": m, "k": k, "n": n, "batch": batch, "a_layout": layouts[0], "b_layout": layouts[1]},
+            }
+
+    @staticmethod
+    def _sizes(draw: random.Random) -> tuple[int, int, int, int]:
+        """The batch (0 for none), M, K and N, drawn until there is enough to do, and not too much."""
+        while True:
+            least = 1 if draw.random() < _ANY_SIZE else _SMALLEST_OF_OTHERS
+            m, k, n = (_rounded(2 ** draw.uniform(math.log2(least), _LOG2_OF_LARGEST), draw) for _ in "mkn")
+            batch = round(2 ** draw.uniform(1, _LOG2_OF_LARGEST_BATCH)) if draw.random() < _BATCHES else 0
+            matrices = max(batch, 1)
+            flops, elements = 2 * matrices * m * k * n, matrices * (m * k + k * n + m * n)
+            if _LEAST_FLOPS < flops < _MOST_FLOPS and elements < _MOST_ELEMENTS:
+                return batch, m, k, n
+
+
+_ANY_SIZE: Final = 0.35  # of the products have sizes from 1 on, the others from 32 on
+_SMALLEST_OF_OTHERS: Final = 32
+_LOG2_OF_LARGEST: Final = 14.2
+_BATCHES: Final = 0.25  # of the products
+_LOG2_OF_LARGEST_BATCH: Final = 8
+_LEAST_FLOPS, _MOST_FLOPS, _MOST_ELEMENTS = 2e6, 8e11, 7.5e8
+
+
+def _rounded(size: float, draw: random.Random) -> int:
+    """Of ten sizes, four are as they are, three multiples of 8 and three of 64."""
+    step = draw.choices((1, 8, 64), (4, 3, 3))[0]
+    return max(int(size) // step, 1) * step
 
 
 def _size(draw: random.Random, least: int, most: int) -> int:

@@ -1,6 +1,7 @@
 """`tilesmith bench`: products timed against torch, in the terminal, as JSON and as a page."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,21 @@ from tilesmith.bench.contenders import OPPONENTS, Opponent, WrongResultError
 from tilesmith.bench.markdown import markdown
 from tilesmith.bench.page import page
 from tilesmith.bench.plots import write_png
-from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Results, opponents
+from tilesmith.bench.results import (
+    AGAIN,
+    BEHIND,
+    FAR_BEHIND,
+    OURS,
+    TORCH,
+    Competitor,
+    Entry,
+    Results,
+    opponents,
+)
 from tilesmith.bench.runner import Settings
 from tilesmith.bench.suites import Product
 from tilesmith.cli import INTERRUPTED, UnusableError, console
-from tilesmith.cli.products import product_options, products, progress_bar
+from tilesmith.cli.products import Named, product_options, progress_bar
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.errors import UnavailableError
 
@@ -69,9 +80,7 @@ def _opponents(context: click.Context, parameter: click.Parameter, value: str | 
     help="Measure nothing: compare two files that --json wrote, and exit with 1 if something became slower.",
 )
 def bench(
-    names: tuple[str, ...],
-    shapes: tuple[str, ...],
-    dtype: str | None,
+    named: Named,
     accuracy: Accuracy | None,
     against: tuple[Opponent, ...] | None,
     warm_l2: bool,
@@ -99,7 +108,7 @@ def bench(
         raise UnusableError(
             "bench times products on an NVIDIA GPU, and torch finds none here; `tilesmith explain` says what would run"
         )
-    chosen = list(products(names or (() if shapes else ("seeds",)), shapes, dtype))
+    chosen = list((named or replace(named, names=("seeds",))).products())
     settings = Settings(against=against, accuracy=accuracy, warm_l2=warm_l2, seconds=seconds)
     results, interrupted = _run(chosen, settings, commit)
     if json_file is not None:
@@ -203,6 +212,7 @@ def _print_summary(results: Results) -> None:
             mean = results.mean_ratio(suite, name)
             if mean is not None:
                 out.print(f"{suite}: geometric mean of the ratios to {name}: {mean:.3f}")
+    _print_losers(out, results)
     calls = [each for each in results.entries if each.clock == "wall" and TORCH in each.competitors]
     if calls:
         behind = [each.label for each in calls if each.is_behind]
@@ -214,6 +224,22 @@ def _print_summary(results: Results) -> None:
         out.print(f"The clocks were held down at: {', '.join(held_down)}.", style="yellow")
     for missed in results.unfinished:
         out.print(f"Not measured: {missed}.", style="yellow")
+
+
+def _print_losers(out: Console, results: Results) -> None:
+    """Those that torch does faster, of products that were tried with all plans."""
+    for suite in results.suites:
+        tried = [
+            each for each in results.entries if each.suite == suite and each.tries_all and TORCH in each.competitors
+        ]
+        losers = sorted((each for each in tried if each.is_slower), key=lambda each: each.ratio(TORCH))
+        if not tried:
+            continue
+        far = sum(each.ratio(TORCH) < FAR_BEHIND for each in losers)
+        out.print(f"{suite}: {len(losers)} of {len(tried)} under {BEHIND} of torch's speed, {far} under {FAR_BEHIND}")
+        for each in losers:
+            best = "" if each.fastest is None else f"; the best plan, {each.fastest.plan}: {each.best_ratio:.2f}"
+            out.print(f"  {each.label}: {each.ratio(TORCH):.2f} with {each.plan}{best}")
 
 
 def _read(path: Path) -> Results:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tilesmith.bench.suites import Product
 from tilesmith.cli import INTERRUPTED, UnusableError, format_bytes, format_kernels, json_option, print_json
-from tilesmith.cli.products import product_options, products, progress_bar
+from tilesmith.cli.products import Named, product_options, progress_bar
 from tilesmith.core import device as devices
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.plan import Kernel, Plan
@@ -52,9 +52,7 @@ class Built:
 )
 @json_option
 def build(
-    names: tuple[str, ...],
-    shapes: tuple[str, ...],
-    dtype: str | None,
+    named: Named,
     accuracy: str | None,
     arch: str | None,
     output: Path | None,
@@ -70,7 +68,7 @@ def build(
     """
     start = time.monotonic()
     arch = arch or _arch_here()
-    kernels = _kernels(arch, [product for _, product in products(names, shapes, dtype)], accuracy)
+    kernels = _kernels(arch, [product for _, product in named.products()], accuracy)
     path = output or archive.users_file(arch)
     _make_folder(path)
     try:

@@ -1,7 +1,8 @@
 """How commands are told which products to take, and how they show that they are at it."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, Final
 
 import click
@@ -20,32 +21,65 @@ _GIVEN: Final = "shapes"  # the suite of what the command line names
 Command = Callable[..., Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The products that a command is told to take."""
+
+    names: tuple[str, ...]  # of suites
+    shapes: tuple[str, ...]
+    dtype: str | None
+    seed: int | None
+    count: int | None
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.shapes)
+
+    def products(self) -> Iterator[tuple[str, Product]]:
+        """Each with its suite."""
+        for name in self.names:
+            try:
+                loaded = suites.load(name, self.seed, self.count)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from error
+            for product in loaded:
+                suite = f"{name}: {product.origin}" if product.origin else name
+                yield suite, replace(product, dtype=self.dtype or product.dtype)
+        for shape in self.shapes:
+            try:
+                product = parse(shape)
+            except ValueError as error:
+                raise click.BadParameter(str(error), param_hint="--shape") from error
+            yield _GIVEN, replace(product, dtype=self.dtype or product.dtype)
+
+
 def product_options(command: Command) -> Command:
-    """The options --suite, --shape, --dtype and --accuracy, as `names`, `shapes`, `dtype` and `accuracy`."""
-    several = "may be repeated"
+    """The options that name products, as `named`; and --accuracy, as `accuracy`."""
+
+    @wraps(command)
+    def with_named(
+        *,
+        names: tuple[str, ...],
+        shapes: tuple[str, ...],
+        dtype: str | None,
+        seed: int | None,
+        count: int | None,
+        **others: Any,
+    ) -> Any:
+        return command(named=Named(names, shapes, dtype, seed, count), **others)
+
+    several, of_random = "may be repeated", "of the suite `random`, instead of its own"
     options = (
         click.option("--suite", "names", type=click.Choice(suites.NAMES), multiple=True, help=f"A suite; {several}."),
         click.option("--shape", "shapes", multiple=True, help=f"{SYNTAX}, as 2048x8192x4096:tn; {several}."),
         click.option("--dtype", type=click.Choice(DTYPES), help="The operands' type, instead of the suite's."),
         click.option("--accuracy", type=click.Choice(ACCURACIES), help="How exact products of float32 must be."),
+        click.option("--seed", type=int, help=f"The seed {of_random}."),
+        click.option("--count", type=click.IntRange(min=1), help=f"How many products {of_random}."),
     )
+    decorated: Command = with_named
     for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def products(names: Iterable[str], shapes: Iterable[str], dtype: str | None) -> Iterator[tuple[str, Product]]:
-    """What these options name, each with its suite."""
-    for name in names:
-        for product in suites.load(name):
-            suite = f"{name}: {product.origin}" if product.origin else name
-            yield suite, replace(product, dtype=dtype or product.dtype)
-    for shape in shapes:
-        try:
-            product = parse(shape)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--shape") from error
-        yield _GIVEN, replace(product, dtype=dtype or product.dtype)
+        decorated = option(decorated)
+    return decorated
 
 
 def progress_bar(console: Console, *, quiet: bool = False) -> Progress:

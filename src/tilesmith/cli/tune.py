@@ -13,7 +13,7 @@ from tilesmith.bench.recording import record
 from tilesmith.bench.tuning import Tuned, mean_regret
 from tilesmith.bench.tuning import tune as tune_problem
 from tilesmith.cli import INTERRUPTED, UnusableError, console
-from tilesmith.cli.products import product_options, products, progress_bar
+from tilesmith.cli.products import Named, product_options, progress_bar
 from tilesmith.core import accuracy as accuracies
 from tilesmith.core import device as devices
 from tilesmith.core.accuracy import Accuracy
@@ -40,10 +40,8 @@ _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 @click.option("--json", "json_file", type=_FILE, help="Write all times to this file.")
 @click.option("--forget", is_flag=True, help="Remove what was kept for this GPU, and measure nothing.")
 def tune(
-    names: tuple[str, ...],
-    shapes: tuple[str, ...],
+    named: Named,
     trace: Path | None,
-    dtype: str | None,
     accuracy: Accuracy | None,
     within: float,
     json_file: Path | None,
@@ -60,7 +58,7 @@ def tune(
     if forget:
         click.echo("forgotten" if kept.forget(here) else "nothing was kept for this GPU")
         return
-    found, interrupted = _tuned(_problems(names, shapes, trace, dtype, accuracy), within)
+    found, interrupted = _tuned(_problems(named, trace, accuracy), within)
     winners = {kept.key(each.problem): each.best for _, each in found if each.is_worth_it}
     _report(found)
     if winners:
@@ -72,14 +70,12 @@ def tune(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _problems(
-    names: tuple[str, ...], shapes: tuple[str, ...], trace: Path | None, dtype: str | None, accuracy: Accuracy | None
-) -> list[tuple[str, Problem]]:
+def _problems(named: Named, trace: Path | None, accuracy: Accuracy | None) -> list[tuple[str, Problem]]:
     """What is to be tuned, each with a name for it."""
-    if not (names or shapes or trace):
+    if not (named or trace):
         raise click.UsageError("name what to tune: --suite, --shape or --trace")
     found = []
-    for _, product in products(names, shapes, dtype):
+    for _, product in named.products():
         resolved = accuracies.resolve(accuracy or product.accuracy)
         found.append((product.name, Problem.of(*product.operands("meta"), accuracy=resolved)))
     if trace is not None:
