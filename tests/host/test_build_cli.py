@@ -48,7 +48,7 @@ def stand_in(text: str, arch: str) -> bytes:
 def test_a_seed_is_for_products_that_are_drawn() -> None:
     result = CliRunner().invoke(main, ["build", "--suite", "seeds", "--seed", "3"])
     assert result.exit_code == 2
-    assert "seeds are not drawn" in result.output
+    assert "--suite random" in result.output
 
 
 def test_what_is_built_is_used_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:

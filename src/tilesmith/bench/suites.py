@@ -118,24 +118,34 @@ class Product:
 
 @cache
 def load(name: str, seed: int | None = None, count: int | None = None) -> tuple[Product, ...]:
-    """The products of a suite. `seed` and `count` are others than those of its table `[random]`; ValueError if it has
-    none.
+    """The products of a suite. `seed` and `count`: others than those of its table `[random]`, if it has one.
 
     >>> [str(product) for product in load("seeds")][2]
     '2048x8192x4096 a transposed'
     """
-    suite = tomllib.loads((_FOLDER / f"{name}.toml").read_text())
+    suite = _suite(name)
     each: dict[str, Any] = suite.get("each", {})
     found: list[Product] = []
     for other in suite.get("include", ()):
         found += (replace(product, **chosen, origin=other) for product in load(other) for chosen in _combinations(each))
     own = [*suite.get("product", ()), *(Sweep(**suite["sweep"]).entries() if "sweep" in suite else ())]
-    asked = {key: value for key, value in (("seed", seed), ("count", count)) if value is not None}
     if "random" in suite:
+        asked = {key: value for key, value in (("seed", seed), ("count", count)) if value is not None}
         own += AnyShapes(**suite["random"] | asked).entries()
-    elif asked:
-        raise ValueError(f"the products of {name} are not drawn: it has no {' and no '.join(asked)}")
     return tuple(found + [Product(**chosen) for entry in own for chosen in _combinations(each | entry)])
+
+
+def is_drawn(name: str) -> bool:
+    """Whether the products of a suite are those of a seed.
+
+    >>> [name for name in NAMES if is_drawn(name)]
+    ['random']
+    """
+    return "random" in _suite(name)
+
+
+def _suite(name: str) -> dict[str, Any]:
+    return tomllib.loads((_FOLDER / f"{name}.toml").read_text())
 
 
 def _combinations(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -36,12 +36,10 @@ class Named:
 
     def products(self) -> Iterator[tuple[str, Product]]:
         """Each with its suite."""
+        if (self.seed, self.count) != (None, None) and not any(map(suites.is_drawn, self.names)):
+            raise click.UsageError("--seed and --count are for a suite that is drawn: --suite random")
         for name in self.names:
-            try:
-                loaded = suites.load(name, self.seed, self.count)
-            except ValueError as error:
-                raise click.UsageError(str(error)) from error
-            for product in loaded:
+            for product in suites.load(name, self.seed, self.count):
                 suite = f"{name}: {product.origin}" if product.origin else name
                 yield suite, replace(product, dtype=self.dtype or product.dtype)
         for shape in self.shapes:

@@ -71,5 +71,5 @@ def _memory(tensor: Tensor) -> launch.Memory:
 
 def _poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     fresh = torch.empty_strided(shape, contiguous_strides(shape), dtype=dtype)
-    fresh.view(torch.uint8).fill_(_NANS & 0xFF) if fresh.dim() else fresh.view(1).view(torch.uint8).fill_(_NANS & 0xFF)
+    (fresh if fresh.dim() else fresh.view(1)).view(torch.uint8).fill_(_NANS & 0xFF)
     return fresh
