@@ -15,6 +15,14 @@ import torch
 _LAYOUTS: Final = {"n": "rows", "t": "transposed"}
 _SECOND_FLOOR: Final = 128  # every other product has no size below this
 
+# Of AnyShapes.
+_ANY_SIZE: Final = 0.35  # of the products have sizes from 1 on, the others from 32 on
+_SMALLEST_OF_OTHERS: Final = 32
+_LOG2_OF_LARGEST: Final = 14.2
+_BATCHES: Final = 0.25  # of the products
+_LOG2_OF_LARGEST_BATCH: Final = 8
+_LEAST_FLOPS, _MOST_FLOPS, _MOST_ELEMENTS = 2e6, 8e11, 7.5e8
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
@@ -94,14 +102,6 @@ class AnyShapes:
             flops, elements = 2 * matrices * m * k * n, matrices * (m * k + k * n + m * n)
             if _LEAST_FLOPS < flops < _MOST_FLOPS and elements < _MOST_ELEMENTS:
                 return batch, m, k, n
-
-
-_ANY_SIZE: Final = 0.35  # of the products have sizes from 1 on, the others from 32 on
-_SMALLEST_OF_OTHERS: Final = 32
-_LOG2_OF_LARGEST: Final = 14.2
-_BATCHES: Final = 0.25  # of the products
-_LOG2_OF_LARGEST_BATCH: Final = 8
-_LEAST_FLOPS, _MOST_FLOPS, _MOST_ELEMENTS = 2e6, 8e11, 7.5e8
 
 
 def _rounded(size: float, draw: random.Random) -> int:
