@@ -107,6 +107,7 @@ PRODUCTS: Final[tuple[Recorded, ...]] = (
     Recorded("thin", (5, 300, 70), "skinny"),
     Recorded("thin columns", (70, 300, 3), "skinny", layout="tN"),
     Recorded("dot", (40, 1500, 1), "gemv"),
+    Recorded("dot parts", (3, 20000, 1), "gemv"),
     *(Recorded(f"bfloat16 {x}", (70, 200, 40), _C(128, 64), layout=x, dtype=_BF16) for x in ("nn", "nt", "tn", "tt")),
     *(Recorded(f"float16 {x}", (70, 200, 24), _C(64, 32), layout=x, dtype=_FP16) for x in ("nt", "tn")),
     Recorded("float16 realigned", (70, 131, 24), _C(64, 32), layout="NT", dtype=_FP16),
