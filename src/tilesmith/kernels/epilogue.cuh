@@ -135,6 +135,11 @@ class Epilogue {
       residual_first_ += matrices * p_.residual_batch_strides[dimension];
   }
 
+  // Whether results are the sums as they are, which a kernel that may have any epilogue finds out at once.
+  __device__ __forceinline__ bool is_none() const {
+    return !has_epilogue || (p_.bias == nullptr && p_.residual == nullptr && !p_.is_scaled &&
+                             p_.activation == static_cast<int>(Activation::none));
+  }
   __device__ __forceinline__ bool has_residual() const { return p_.residual != nullptr; }
   __device__ __forceinline__ bool is_bias_of_rows() const { return p_.bias_of == static_cast<int>(BiasOf::rows); }
 

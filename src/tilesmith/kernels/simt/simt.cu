@@ -170,7 +170,8 @@ __device__ __forceinline__ void finish(const Sums& sums, Corner first, const Par
     Row results;
     copy_row(results, sums, i);
     if constexpr (has_epilogue)
-      apply(epilogue, results, row, first.n, p);
+      if (!epilogue.is_none())
+        apply(epilogue, results, row, first.n, p);
     Output* const to = out + row * p.out_stride_m;
     if (!plan::unrolls_stores && p.out_vector == group)
       store<group>(results, to, first.n, p);
