@@ -144,8 +144,8 @@ skipped zeros: the last step
   test_terms_emulated.py::test_skipped_zeros_add_nothing
 - const int end = (min(rows.end, columns.end) + tile_k - 1) / tile_k;
 + const int end = min(rows.end, columns.end) / tile_k;
-fp64_mma: the end of K
-  kernels/fp64/copied_tile.cuh
+mma: the end of K
+  kernels/mma/copied_tile.cuh
   test_emulator_kernels.py::test_fp64_mma_tiles_and_layouts
 - const int valid = along_k ? clamp(k_left - in_line()) : valid_;
 + const int valid = along_k ? vector : valid_;

@@ -20,8 +20,10 @@ from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.family import Candidate
-from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.hopper import tf32
+from tilesmith.kernels.mma.family import FP64, TF32
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
 from tilesmith.runtime.executor import compiled, pack
@@ -72,6 +74,11 @@ def hopper_launches() -> Iterator[Launch]:
         problem = Problem.of(a, b, out_dtype=out_dtype)
         if hopper.unsuited(problem, device.installed(0), c) is None:
             yield hopper.plan(problem, device.installed(0), c), a, b
+    for m, k, n in ((130, 600, 72), (521, 36, 519), (3, 100, 40)):
+        a, b = operands("normal", m, k, n, "cuda")
+        b = b.T.contiguous().T
+        for candidate in itertools.islice(tf32.candidates(Problem.of(a, b, accuracy="tf32"), device.installed(0)), 4):
+            yield candidate.plan(), a, b
 
 
 def fp32_launches() -> Iterator[Launch]:
@@ -127,16 +134,17 @@ def zeros_launches() -> Iterator[Launch]:
         yield hopper.plan(Problem.of(a, b, skips_zeros=True), device.installed(0), c), a, b
 
 
-def exact_launches() -> Iterator[Launch]:
-    """Every tile, with and without edges, along K and across it, aligned or not; and a batch."""
+def mma_launches() -> Iterator[Launch]:
+    """Every tile, with and without edges, along K and across it, aligned or not, in parts of K; and a batch."""
     shapes = [(64, 64, 128), (64, 512, 64), (67, 133, 65), (17, 1, 33)]
     for (m, k, n), x, y in itertools.product(shapes, (False, True), (False, True)):
         a, b = operands("normal", m, k, n, "cuda")
         a, b = a.T.contiguous().T if x else a, b.T.contiguous().T if y else b
-        for candidate in fp64_mma.candidates(Problem.of(a, b), device.installed(0)):
-            yield candidate.plan(), a, b
+        for family in (FP64, TF32):
+            for candidate in family.candidates(Problem.of(a, b, accuracy="tf32"), device.installed(0)):
+                yield candidate.plan(), a, b
     a, b = (random_tensor(shape, torch.float32, "cuda") for shape in ((3, 1, 33, 40), (2, 40, 36)))
-    for candidate in fp64_mma.candidates(Problem.of(a, b), device.installed(0)):
+    for candidate in FP64.candidates(Problem.of(a, b), device.installed(0)):
         yield candidate.plan(), a, b
 
 
@@ -207,7 +215,7 @@ KINDS: Final = {
     "fp32": fp32_launches,
     "zeros": zeros_launches,
     "gemv": dot_launches,
-    "fp64_mma": exact_launches,
+    "mma": mma_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,
     "epilogue": epilogue_launches,

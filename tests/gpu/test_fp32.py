@@ -16,14 +16,16 @@ from launched import constants_of
 
 import tilesmith
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
-from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import installed
 from tilesmith.core.problem import Problem
-from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.kernels.family import Candidate
+from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import constants as gemm
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
-from tilesmith.planner import choose
+from tilesmith.kernels.mma.family import FP64
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut, Tile
+from tilesmith.planner import candidates, choose
 from tilesmith.runtime.executor import compiled
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
@@ -61,10 +63,10 @@ def is_for_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> bool:
     return hopper.rejects(Problem.of(a, b), installed(0)) is None
 
 
-def in_tensor_cores(a: torch.Tensor, b: torch.Tensor, accuracy: Accuracy = "fp32") -> torch.Tensor:
+def in_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """By the `hopper` family, also where others are faster."""
-    candidates = hopper.candidates(Problem.of(a, b, accuracy=accuracy), installed(0))
-    return compiled(min(candidates, key=lambda candidate: candidate.cycles).plan(), 0)(a, b)
+    offers = hopper.candidates(Problem.of(a, b), installed(0))
+    return compiled(min(offers, key=lambda candidate: candidate.cycles).plan(), 0)(a, b)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 17, 33, 64, 65, 200, 515, 1000, 4096])
@@ -101,7 +103,7 @@ def test_sums_of_doubles_keep_the_promise_everywhere(name: str, k: int) -> None:
     """Also in norm, where terms cancel; and they are rounded once."""
     a, b = operands(name, 150, k, 90, "cuda", seed=k)
     theirs, rounded = torch.matmul(a, b), (a.double() @ b.double()).float()
-    for candidate in fp64_mma.candidates(Problem.of(a, b), installed(0)):
+    for candidate in FP64.candidates(Problem.of(a, b), installed(0)):
         ours = compiled(candidate.plan(), 0)(a, b)
         assert_promise(ours, theirs, a, b)
         # Doubles that are summed in another order may be on the other side of a tie.
@@ -177,8 +179,9 @@ def test_batches_whose_a_is_split_by_the_product(
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "lognormal", "outliers", "exponents within 20"])
 def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
-    """Also where torch splits K, which matters on uniform values."""
+    """In every family, and also where torch splits K, which matters on uniform values."""
     before = torch.backends.cuda.matmul.fp32_precision
+    families: set[str] = set()
     shapes = [(512, 512, 512), (300, 1111, 200), (1024, 4096, 256), (64, 8192, 2048), (512, 16384, 512)]
     for m, k, n in (*shapes, (333, 4096, 1001)):
         a, b = operands(name, m, k, n, "cuda")
@@ -186,10 +189,17 @@ def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
         theirs = torch.matmul(a, b)
         torch.backends.cuda.matmul.fp32_precision = before
         everywhere = torch.ones_like(theirs, dtype=torch.bool)
-        for ours in (in_tensor_cores(a, b, "tf32"), tilesmith.matmul(a, b, accuracy="tf32")):
-            (comp, norm), (torch_comp, torch_norm) = (errors(x, a, b, everywhere) for x in (ours, theirs))
-            assert norm <= 1.01 * torch_norm
-            assert comp <= 1.2 * torch_comp  # the largest of many errors of one distribution
+        for y in (b, b.T.contiguous().T):
+            offers: dict[str, Candidate] = {}
+            for each in sorted(candidates(Problem.of(a, y, accuracy="tf32"), installed(0)), key=lambda x: x.cycles):
+                offers.setdefault(each.name.partition(" ")[0], each)
+            for family, offer in offers.items():
+                ours = compiled(offer.plan(), 0)(a, y)
+                (comp, norm), (torch_comp, torch_norm) = (errors(x, a, b, everywhere) for x in (ours, theirs))
+                assert norm <= 1.01 * torch_norm, family
+                assert comp <= 1.2 * torch_comp, family  # the largest of many errors of one distribution
+            families |= offers.keys()
+    assert families >= {"hopper", "hopper_tf32", "tf32_mma", "fp64_mma"}
 
 
 def in_blocks(x: torch.Tensor) -> torch.Tensor:
@@ -347,8 +357,8 @@ def test_a_matrix_by_a_vector_keeps_the_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
-def test_every_tile_of_doubles_is_exact_on_integers(tile: fp64_mma.Tile, layout: str) -> None:
+@pytest.mark.parametrize("tile", TILES_OF_DOUBLES, ids=str)
+def test_every_tile_of_doubles_is_exact_on_integers(tile: Tile, layout: str) -> None:
     sizes = [(64, 64, 64), (128, 512, 128), (137, 195, 101), (1, 1, 1), (70, 16, 132), (33, 17, 31), (18, 1030, 70)]
     for (m, k, n), (pad, shift) in itertools.product(sizes, ((0, 0), (3, 0), (4, 0), (4, 1))):
         a, b = (
@@ -358,11 +368,11 @@ def test_every_tile_of_doubles_is_exact_on_integers(tile: fp64_mma.Tile, layout:
         for strides in ((n, 1), (n + 3, 1), (n + 4, 1), (1, m), (1, m + 4), (2 * n + 1, 2)):
             out = Guarded.empty((m, n), strides, torch.float32, shift)
             problem = Problem.of(a.tensor, b.tensor, out=out.tensor)
-            assert fp64_mma.rejects(problem, installed(0)) is None
-            assert_exact(fp64_mma.plan(problem, installed(0), tile), a, b, out)
+            assert FP64.rejects(problem, installed(0)) is None
+            assert_exact(FP64.plan(problem, installed(0), Cut(tile)), a, b, out)
 
 
-@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES_OF_DOUBLES, ids=str)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -374,28 +384,26 @@ def test_every_tile_of_doubles_is_exact_on_integers(tile: fp64_mma.Tile, layout:
     ],
     ids=str,
 )
-def test_batches_of_doubles_are_exact_on_integers(tile: fp64_mma.Tile, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_batches_of_doubles_are_exact_on_integers(tile: Tile, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     x, y = placed(a, contiguous_strides(a)), placed(b, contiguous_strides(b))
     shape = torch.matmul(x.tensor, y.tensor).shape
     out = Guarded.empty(shape, contiguous_strides(shape), torch.float32)
-    assert_exact(fp64_mma.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), installed(0), tile), x, y, out)
+    assert_exact(FP64.plan(Problem.of(x.tensor, y.tensor, out=out.tensor), installed(0), Cut(tile)), x, y, out)
 
 
-@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES_OF_DOUBLES, ids=str)
 @pytest.mark.parametrize("strides", [(0, 1), (1, 0), (0, 0), (40, 0), (70, 2), (2, 150)])
-def test_doubles_of_operands_that_repeat_or_skip_are_exact_on_integers(
-    tile: fp64_mma.Tile, strides: tuple[int, int]
-) -> None:
+def test_doubles_of_operands_that_repeat_or_skip_are_exact_on_integers(tile: Tile, strides: tuple[int, int]) -> None:
     storage = placed((10_000,), (1,))
     a = storage.tensor.as_strided((70, 35), strides)
     b = integers(35, 50)
     problem = Problem.of(a, b.tensor)
     expected = (a.double() @ b.tensor.double()).float()
-    ours = compiled(fp64_mma.plan(problem, installed(0), tile), 0)(a, b.tensor)
+    ours = compiled(FP64.plan(problem, installed(0), Cut(tile)), 0)(a, b.tensor)
     torch.testing.assert_close(ours, expected, rtol=0, atol=0)
     expected = (b.tensor.T.double() @ a.T.double()).float()
     problem = Problem.of(b.tensor.T, a.T)
-    ours = compiled(fp64_mma.plan(problem, installed(0), tile), 0)(b.tensor.T, a.T)
+    ours = compiled(FP64.plan(problem, installed(0), Cut(tile)), 0)(b.tensor.T, a.T)
     torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 

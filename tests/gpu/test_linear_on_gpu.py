@@ -347,7 +347,7 @@ def test_residuals_that_are_read_by_lines(configuration: hopper.Configuration, c
     x, weight, residual = (normal(*shape, dtype=torch.bfloat16) for shape in shapes)
     epilogue = Epilogue(residual=residual)
     plan = hopper.plan(Problem.of(x, weight.T, epilogue=epilogue), device.installed(0), configuration)
-    c = constants_of(plan.product.kernel, gemm.GemmConstants)
+    c = constants_of(plan.product.kernel, gemm.CommonConstants)
     assert c.residual_vector == (8 if columns == 2048 else 1)
     assert c.store_waits == (configuration.tile_m * configuration.tile_n >= 64 * 128)
     run = executor.compiled(plan, 0)

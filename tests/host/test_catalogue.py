@@ -13,13 +13,13 @@ from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import OUT_DTYPES, Problem
 from tilesmith.kernels import FAMILIES
-from tilesmith.planner import candidates, choose, packing
+from tilesmith.planner import candidates, choose, is_possible, packing
 
 H200 = named("h200")
 PROBLEMS = 3000
 MAX_KERNELS = {  # by entry
-    **{"gemm": 2410, "gemm_fp32": 1570, "gemm_fp32_rs": 176, "split": 132, "split_k_reduce": 32, "realign": 1},
-    **{"simt": 164, "fp64_mma": 100, "skinny": 40, "gemv": 55},
+    **{"gemm": 2452, "gemm_fp32": 1570, "gemm_fp32_rs": 176, "split": 132, "split_k_reduce": 32, "realign": 1},
+    **{"simt": 164, "mma": 160, "skinny": 40, "gemv": 55},
 }
 
 
@@ -134,6 +134,8 @@ def test_every_plan_has_its_kernels_from_the_catalogue() -> None:
     used: set[Kernel] = set()
     for problem in Draw(seed=20261118).problems(PROBLEMS):
         is_packed = problem.a.packed or problem.b.packed
+        if not is_possible(problem, H200):  # one operand becomes float32 first
+            continue
         for plan in filter(None, (choose(problem, H200), packing(problem, H200) if is_packed else None)):
             assert_is_of(catalogue, entries, plan)
             used |= {launch.kernel for launch in plan.launches}

@@ -42,7 +42,7 @@ def test_related_problems_have_their_kind_in_common() -> None:
 def test_two_thousand_cover_every_family_call_and_layout() -> None:
     families = Counter(planned.family for _, planned in many())
     around = ("gemm", "gemm realign", "gemm split_k", "gemm realign split_k", "gemm_fp32", "gemm_fp32 split_k")
-    for family in (*around, "fp64_mma", "skinny", "skinny split_k", "gemv", "simt", "nothing"):
+    for family in (*around, "mma", "mma split_k", "skinny", "gemv", "simt", "nothing"):
         assert families[family] >= 5, (family, families)
     assert families["gemm_fp32_rs"] + families["gemm_fp32_rs split_k"] >= 5
     cases = [case for case, _ in many()]
@@ -127,7 +127,7 @@ def test_kernels_in_the_emulator_are_right(call: str) -> None:
     """One of each, as `make fuzz-gpu` would do it on a GPU."""
 
     def is_tiny(case: Case, planned: Planned) -> bool:
-        is_right = case.call == call and planned.family in ("fp64_mma", "simt") and case.dtype == torch.float32
+        is_right = case.call == call and planned.family in ("mma", "simt") and case.dtype == torch.float32
         return is_right and 0 < math.prod(case.shape) < 2000 and 0 < case.k < 64
 
     case, planned = one_of(is_tiny)

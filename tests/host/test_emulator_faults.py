@@ -165,7 +165,7 @@ a barrier for most
 +   int buffer = 0;\n  if (threadIdx.x != 77)\n    __syncthreads();\n  else\n    __syncwarp();
   deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at kernels/simt/simt\.cu:\d+
 no wait for copies
-  fp64_mma kernels/fp64/fp64_mma.cu
+  fp64_mma kernels/mma/mma.cu
 - ptx::copy_wait<plan::stages - 2>();
 +
   copied_tile\.cuh:\d+.* that an asynchronous copy has not delivered yet

@@ -10,7 +10,9 @@ from tilesmith.core.device import named
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
-from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.kernels.fp64 import gemv, skinny
+from tilesmith.kernels.mma.family import FP64
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut, Tile
 from tilesmith.planner import candidates
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
@@ -61,9 +63,11 @@ def test_simt_stores_wider_results_as_vectors_of_all_widths(dtype: torch.dtype, 
         torch.testing.assert_close(out.long(), a.long() @ b.long(), rtol=0, atol=0)
 
 
-def rounded_once(plan: Plan, a: torch.Tensor, b: torch.Tensor, seed: int | None = None) -> None:
+def rounded_once(
+    plan: Plan, a: torch.Tensor, b: torch.Tensor, seed: int | None = None, out: torch.Tensor | None = None
+) -> None:
     """Sums of doubles, of which one float is left: of integers of ten bits, the nearest one."""
-    out = run(plan, a, b, seed=seed)
+    out = run(plan, a, b, seed=seed, out=out)
     torch.testing.assert_close(out, (a.double() @ b.double()).float(), rtol=0, atol=0)
 
 
@@ -77,17 +81,31 @@ def of_ten_bits(rows: int, columns: int, layout: str = "n", seed: int = 0) -> to
 
 
 @pytest.mark.parametrize("layout", ["nn", "Nt", "tN", "TT"])
-@pytest.mark.parametrize("tile", fp64_mma.TILES, ids=str)
-def test_fp64_mma_tiles_and_layouts(tile: fp64_mma.Tile, layout: str) -> None:
+@pytest.mark.parametrize("tile", TILES_OF_DOUBLES, ids=str)
+def test_fp64_mma_tiles_and_layouts(tile: Tile, layout: str) -> None:
     for (m, k, n), seed in (((70, 300, 75), None), ((33, 37, 66), 1), ((1, 1, 1), None), ((16, 130, 64), 2)):
         a, b = of_ten_bits(m, k, layout[0]), of_ten_bits(k, n, layout[1], seed=1)
-        rounded_once(fp64_mma.plan(Problem.of(a, b), H200, tile), a, b, seed)
+        rounded_once(FP64.plan(Problem.of(a, b), H200, Cut(tile)), a, b, seed)
+
+
+@pytest.mark.parametrize("layout", ["nn", "Nt", "tN", "TT"])
+def test_fp64_mma_parts(layout: str) -> None:
+    """Of which the last is shorter; into lines along M as well, and for a batch."""
+    tile = TILES_OF_DOUBLES[3]
+    for (m, k, n), split_k in (((20, 700, 37), 3), ((17, 130, 16), 2)):
+        a, b = of_ten_bits(m, k, layout[0]), of_ten_bits(k, n, layout[1], seed=1)
+        for x, y in ((a, b), (a.expand(2, 3, m, k), b.expand(3, k, n))):
+            plan = FP64.plan(Problem.of(x, y), H200, Cut(tile, split_k))
+            rounded_once(plan, x, y, seed=1)
+        by_columns = torch.empty(n, m).T
+        plan = FP64.plan(Problem.of(a, b, out=by_columns), H200, Cut(tile, split_k))
+        rounded_once(plan, a, b, out=by_columns)
 
 
 def test_fp64_mma_batches() -> None:
     a = torch.stack([of_ten_bits(20, 33, seed=i) for i in range(6)]).reshape(3, 2, 20, 33)
     for b in (a.mT[:, :1], a.mT[0, 0], a.mT.contiguous()[0]):
-        rounded_once(fp64_mma.plan(Problem.of(a, b), H200, fp64_mma.TILES[2]), a, b)
+        rounded_once(FP64.plan(Problem.of(a, b), H200, Cut(TILES_OF_DOUBLES[2])), a, b)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tN", "nT"])

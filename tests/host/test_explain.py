@@ -113,7 +113,7 @@ def assert_agrees(found: Explanation, plan: Plan) -> None:
     assert waves.units == tiles.tiles * tiling.parts_of_k + waves.only_fill_clusters
     assert (waves.waves - 1) * waves.units_at_once + waves.in_last_wave == waves.units
     assert 0 < waves.in_last_wave <= waves.units_at_once
-    if plan.family == "hopper":  # its blocks go on to the next tile
+    if plan.family.startswith("hopper"):  # their blocks go on to the next tile
         assert plan.product.grid == (min(waves.units, waves.units_at_once), 1, 1)
     else:
         assert math.prod(plan.product.grid) == waves.units

@@ -21,7 +21,7 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels import realign
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
-from tilesmith.kernels.hopper.constants import GemmConstants
+from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.kernels.output import Store
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
@@ -122,7 +122,7 @@ def test_a_ring_goes_round_many_times() -> None:
     """A stage is filled again three times, in a tile and from one to the next."""
     for c in (SMALL, PAIR):
         plan = assert_right(c, matrix(300, 2600), matrix(2600, 136), device=FEW_SMS, seed=1)
-        assert constants_of(plan.product.kernel, GemmConstants).stages < 2600 // 64 // 2
+        assert constants_of(plan.product.kernel, CommonConstants).stages < 2600 // 64 // 2
 
 
 @pytest.mark.parametrize("split_k", [2, 3, 5, 7])
@@ -244,7 +244,7 @@ def test_chunks_of_every_width_are_stored_by_threads(tile: tuple[int, int], alon
         for width in (259, 257, 65, 64):
             out = empty((131, width), (1, 133) if along_m else (261, 1), dtype, 1)
             plan = assert_right(Configuration(*tile), a, b[:, :width], out, dtype)
-            assert constants_of(plan.product.kernel, GemmConstants).out_store is Store.LINES
+            assert constants_of(plan.product.kernel, CommonConstants).out_store is Store.LINES
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=str)
@@ -261,7 +261,7 @@ def test_blocks_that_keep_their_columns_take_group_after_group(width: int) -> No
     """There are more columns of tiles than blocks, and only some numbers of them make column groups of equal size."""
     for rows in (200, 70, 500):
         plan = assert_right(Configuration(128, 128), matrix(rows, 64), matrix(64, width), device=FEW_SMS)
-        c = constants_of(plan.product.kernel, GemmConstants)
+        c = constants_of(plan.product.kernel, CommonConstants)
         assert c.out_store is Store.VECTORS if width % 8 == 0 else Store.LINES
         assert c.stationary_b == (width != 1408)  # eleven tiles side by side
 

@@ -57,8 +57,8 @@ def problems(layouts: Sequence[str] = LAYOUTS) -> Iterator[Problem]:
             yield Problem.of(x, y, out=meta(*shape[:-1], 2 * shape[-1])[..., ::2])
 
 
-def constants(plan: Plan) -> gemm.GemmConstants:
-    return constants_of(plan.product.kernel, gemm.GemmConstants)
+def constants(plan: Plan) -> gemm.CommonConstants:
+    return constants_of(plan.product.kernel, gemm.CommonConstants)
 
 
 def parameters(plan: Plan) -> gemm_launch.GemmParameters:
@@ -426,7 +426,7 @@ def test_sizes_do_not_make_another_kernel_but_where_no_block_has_a_second_tile()
             for sizes in (few_tiles, many_tiles)
         )
         assert (len(few), len(many)) == (1, 1)
-        assert {constants_of(kernel, gemm.GemmConstants).store_waits for kernel in few | many} == waits
+        assert {constants_of(kernel, gemm.CommonConstants).store_waits for kernel in few | many} == waits
 
 
 def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:

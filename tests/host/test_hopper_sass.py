@@ -103,8 +103,8 @@ CASES = cases()
 READ = CASES[::2]  # those whose machine code is read
 
 
-def constants(plan: Plan) -> gemm.GemmConstants:
-    return constants_of(plan.product.kernel, gemm.GemmConstants)
+def constants(plan: Plan) -> gemm.CommonConstants:
+    return constants_of(plan.product.kernel, gemm.CommonConstants)
 
 
 def test_the_cases_cover_what_kernels_can_be_asked_for() -> None:

@@ -17,11 +17,11 @@ from launched import constants_of
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import build
-from tilesmith.kernels.fp64.fp64_mma import TILES
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
-from tilesmith.kernels.hopper.constants import GemmConstants
+from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters, Schedule
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_TF32
 from tilesmith.runtime import source
 
 pytestmark = pytest.mark.xdist_group("kernel parts")  # one worker builds them, once
@@ -60,9 +60,9 @@ class Copied(NamedTuple):
 
 
 def copied_tiles() -> list[Copied]:
-    """The tiles of A and B of the `fp64_mma` family, along K and across it, by vectors and by elements."""
+    """The tiles of A and B of mma.cu, along K and across it, by vectors and by elements."""
     found = []
-    for tile, along_k, aligned in itertools.product(TILES, (False, True), (False, True)):
+    for tile, along_k, aligned in itertools.product({*TILES_OF_DOUBLES, *TILES_OF_TF32}, (False, True), (False, True)):
         rest = (tile.threads, along_k, aligned)
         found.append(Copied(tile.m, tile.k, tile.m // tile.warps_m // 8, *rest))
         found.append(Copied(tile.n, tile.k, tile.n // tile.warps_n // 8, *rest))
@@ -205,7 +205,7 @@ def test_plans_have_grids_with_which_blocks_can_keep_their_columns(
             if hopper.unsuited(problem, device, c) is not None:
                 continue
             stage = hopper.plan(problem, device, c).product
-            if not constants_of(stage.kernel, GemmConstants).stationary_b:
+            if not constants_of(stage.kernel, CommonConstants).stationary_b:
                 continue
             told = stage.parameters
             assert isinstance(told, GemmParameters | Fp32Parameters)

@@ -186,7 +186,7 @@ def test_results_that_wait_for_the_next_tile(
     epilogue = Epilogue(bias, "gelu", residual if rows < 600 else None)
     problem = Problem.of(x, weight.T, epilogue=epilogue)
     plan = hopper.plan(problem, replace(named("h200"), sm_count=4), configuration)
-    assert constants_of(plan.product.kernel, gemm.GemmConstants).store_waits
+    assert constants_of(plan.product.kernel, gemm.CommonConstants).store_waits
     result = emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed)
     judge(result, x, weight, bias, epilogue.residual, "gelu")
 
@@ -215,7 +215,7 @@ def test_residuals_that_are_read_by_lines(
     )
     epilogue = Epilogue(residual=residual)
     plan = hopper.plan(Problem.of(x, weight.T, epilogue=epilogue), replace(named("h200"), sm_count=sms), configuration)
-    assert constants_of(plan.product.kernel, gemm.GemmConstants).residual_vector == at_once
+    assert constants_of(plan.product.kernel, gemm.CommonConstants).residual_vector == at_once
     judge(emulator.run(plan, x, weight.T, epilogue=epilogue, seed=seed), x, weight, None, residual, None)
 
 
@@ -234,7 +234,7 @@ def test_residuals_of_a_batch_with_factors_and_a_bias() -> None:
     for residual, at_once in residuals:
         epilogue = Epilogue(bias, None, residual, 0.5, 2.0)
         plan = hopper.plan(Problem.of(a, b, epilogue=epilogue), named("h200"), hopper.Configuration(64, 64))
-        assert constants_of(plan.product.kernel, gemm.GemmConstants).residual_vector == at_once
+        assert constants_of(plan.product.kernel, gemm.CommonConstants).residual_vector == at_once
         result = emulator.run(plan, a, b, epilogue=epilogue)
         product = a.double() @ b.double()
         expected = 0.5 * product + bias.double() + 2.0 * residual.double()

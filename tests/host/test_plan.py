@@ -22,10 +22,12 @@ from tilesmith.core.params import TensorMap
 from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.core.problem import OUT_DTYPES, Matrix, Problem
 from tilesmith.kernels import FAMILIES
-from tilesmith.kernels.fp64 import fp64_mma, skinny
+from tilesmith.kernels.fp64 import skinny
 from tilesmith.kernels.hopper import constants as gemm
 from tilesmith.kernels.hopper import launch as gemm_launch
 from tilesmith.kernels.hopper import tiles
+from tilesmith.kernels.mma import launch as mma_launch
+from tilesmith.kernels.mma.family import FP64
 from tilesmith.kernels.simt import family as simt
 from tilesmith.kernels.simt import launch as simt_launch
 from tilesmith.planner import choose, rejections
@@ -67,9 +69,9 @@ def simt_parameters(plan: Plan) -> simt_launch.Parameters:
 
 
 def operands(plan: Plan) -> tuple[str, ...]:
-    """The buffers that simt and fp64_mma take for A, B and the output."""
-    p = only_launch(plan).parameters
-    assert isinstance(p, simt_launch.Parameters | fp64_mma.Parameters)
+    """The buffers that simt and mma take for A, B and the output."""
+    p = plan.product.parameters
+    assert isinstance(p, simt_launch.Parameters | mma_launch.Parameters)
     assert p.a is not None and p.b is not None and p.out is not None
     assert p.a.offset == p.b.offset == p.out.offset == 0
     return p.a.buffer, p.b.buffer, p.out.buffer
@@ -143,7 +145,8 @@ def assert_legal(plan: Plan) -> None:
     assert plan.name.partition(" ")[0] == plan.family
     {
         "simt": assert_legal_simt,
-        "fp64_mma": assert_legal_fp64_mma,
+        "fp64_mma": assert_legal_mma,
+        "tf32_mma": assert_legal_mma,
         "skinny": assert_legal_in_doubles,
         "gemv": assert_legal_in_doubles,
         "hopper": assert_legal_hopper,
@@ -158,14 +161,15 @@ def assert_legal_simt(plan: Plan) -> None:
     assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, False, None)
 
 
-def assert_legal_fp64_mma(plan: Plan) -> None:
-    launch = only_launch(plan)
-    assert entries(plan) == ["fp64_mma"]
-    c = constants_of(launch.kernel, fp64_mma.Constants)
+def assert_legal_mma(plan: Plan) -> None:
+    launch = plan.product
+    assert entries(plan) == (["mma"] if plan.split_k == 1 else ["mma", "split_k_reduce"])
+    c = constants_of(launch.kernel, mma_launch.Constants)
     matrices = plan.problem if operands(plan)[0] == "a" else plan.problem.transposed
     tiles = math.ceil(matrices.m / c.tile_m), math.ceil(matrices.n / c.tile_n)
-    assert launch.grid == (tiles[1] * plan.problem.batches, tiles[0], 1)
-    assert operands(plan) in (("a", "b", "out"), ("b", "a", "out"))
+    assert launch.grid == (tiles[1] * plan.problem.batches, tiles[0], plan.split_k)
+    out = "out" if plan.split_k == 1 else "workspace"
+    assert operands(plan) in (("a", "b", out), ("b", "a", out))
     assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, True, None)
 
 
@@ -196,7 +200,7 @@ def assert_legal_hopper(plan: Plan) -> None:
     for product in products:
         assert product.grid[0] <= plan.device.sm_count
         assert product.grid[1:] == (1, 1)
-        assert constants_of(product.kernel, gemm.GemmConstants).cluster == product.cluster
+        assert constants_of(product.kernel, gemm.CommonConstants).cluster == product.cluster
         p = product.parameters
         assert isinstance(p, gemm_launch.GemmParameters | gemm_launch.Fp32Parameters)
         assert p.a is not None and p.b is not None and (p.out is None) != (p.out_lines.first is None)
@@ -632,7 +636,7 @@ def test_an_out_stored_by_rows_or_with_gaps_does_not_exchange_the_operands() -> 
         assert operands(simt.plan(problem, H200, TILE_128)) == ("a", "b", "out")
 
 
-@pytest.mark.parametrize(("family", "has_all"), [(simt, False), (fp64_mma, True)])
+@pytest.mark.parametrize(("family", "has_all"), [(simt, False), (FP64, True)])
 def test_two_transposes_exchange_the_operands_unless_there_is_a_kernel_that_reads_them(
     family: ModuleType, has_all: bool
 ) -> None:

@@ -12,8 +12,9 @@ from tilesmith.core import rates
 from tilesmith.core.device import KNOWN_GPUS, named
 from tilesmith.core.gpu_files import FIT, GpuFile, gpu_files
 from tilesmith.core.roofline import Peak
-from tilesmith.kernels.fp64 import gemv, mma_tiles, skinny
+from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import cost as hopper_cost
+from tilesmith.kernels.mma import tiles as mma_tiles
 from tilesmith.kernels.simt import family as simt
 from tilesmith.override.cutover import TorchTimes
 from tilesmith.runtime.executor import HostRates
@@ -22,7 +23,8 @@ READERS: dict[str, type] = {
     "clocks": rates.Clocks,
     "host": HostRates,
     "hopper": hopper_cost.Rates,
-    "fp64.fp64_mma": mma_tiles.Rates,
+    "mma.fp64": mma_tiles.Rates,
+    "mma.tf32": mma_tiles.Rates,
     "fp64.skinny": skinny.Rates,
     "fp64.gemv": gemv.Rates,
     "simt": simt.Rates,

@@ -13,9 +13,11 @@ from tilesmith.core.device import named
 from tilesmith.core.params import Int32, KernelConstants, ParameterBlock
 from tilesmith.core.plan import Kernel, Wgmma
 from tilesmith.core.problem import Problem
-from tilesmith.kernels.fp64 import fp64_mma, gemv, skinny
+from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
+from tilesmith.kernels.mma.family import FP64
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner import choose
 from tilesmith.runtime import source
@@ -42,7 +44,7 @@ def every_kernel() -> dict[str, Kernel]:
     small = Problem.of(torch.zeros(64, 32), torch.zeros(48, 32).T)
     kernels = [
         simt.plan(small, named("h200"), simt.TILES[4][-1]).product.kernel,
-        fp64_mma.plan(small, named("h200"), fp64_mma.TILES[0]).product.kernel,
+        FP64.plan(small, named("h200"), Cut(TILES_OF_DOUBLES[0])).product.kernel,
         *(each.launches[0].kernel for each in (few, by_vector)),
         *(launch.kernel for each in (plan, terms, in_registers) for launch in each.launches),
     ]
@@ -50,7 +52,7 @@ def every_kernel() -> dict[str, Kernel]:
 
 
 GEMMS = ("gemm", "gemm_fp32", "gemm_fp32_rs")
-ENTRIES = ("simt", "fp64_mma", "skinny", "gemv", "split", "realign", *GEMMS, "split_k_reduce")
+ENTRIES = ("simt", "mma", "skinny", "gemv", "split", "realign", *GEMMS, "split_k_reduce")
 
 
 @dataclass(frozen=True, kw_only=True)

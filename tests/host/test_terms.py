@@ -374,15 +374,15 @@ RS = hopper.Configuration(64, 32, rs=True)
 @pytest.mark.parametrize(
     ("problem", "word"),
     [
-        (Problem.of(meta(256, 256), meta(256, 32), packed=(True, False)), "packed"),
-        (Problem.of(meta(256, 256), meta(256, 32), packed=(False, True)), "packed"),
-        (Problem.of(meta(256, 256).bfloat16(), meta(256, 32), may_mix=True), "only float32"),
-        (Problem.of(meta(256, 256), meta(256, 32).half(), may_mix=True), "only float32"),
-        (Problem.of(meta(256, 256).half(), meta(256, 32).half()), "only float32"),
-        (Problem.of(strided((256, 256), (257, 1)), meta(256, 32)), "TMA"),
-        (Problem.of(strided((256, 256), (256, 1), 1), meta(256, 32)), "TMA"),
-        (Problem.of(strided((256, 256), (512, 2)), meta(256, 32)), "TMA"),
-        (Problem.of(meta(256, 256), meta(256, 32), accuracy="tf32"), "several terms"),
+        (Problem.of(meta(256, 512), meta(512, 32), packed=(True, False)), "packed"),
+        (Problem.of(meta(256, 512), meta(512, 32), packed=(False, True)), "packed"),
+        (Problem.of(meta(256, 512).bfloat16(), meta(512, 32), may_mix=True), "only float32"),
+        (Problem.of(meta(256, 512), meta(512, 32).half(), may_mix=True), "only float32"),
+        (Problem.of(meta(256, 512).half(), meta(512, 32).half()), "only float32"),
+        (Problem.of(strided((256, 512), (513, 1)), meta(512, 32)), "TMA"),
+        (Problem.of(strided((256, 512), (512, 1), 1), meta(512, 32)), "TMA"),
+        (Problem.of(strided((256, 512), (1024, 2)), meta(512, 32)), "TMA"),
+        (Problem.of(meta(256, 512), meta(512, 32), accuracy="tf32"), "several terms"),
         (Problem.of(meta(256, 64), meta(64, 32)), "one step"),
     ],
     ids=["packed a", "packed b", "mixed a", "mixed b", "16 bits", "odd rows", "odd start", "gaps", "tf32", "one step"],
@@ -402,9 +402,15 @@ def test_only_two_plain_float32_operands_are_split_by_the_product(problem: Probl
 
 
 def test_rs_is_offered_where_the_other_operand_has_few_columns_alone() -> None:
-    """Every column of tiles splits A once more. An odd B does not matter: it is split anyway."""
-    for n, offered in ((32, True), (500, True), (513, False), (4096, False)):
-        problem = Problem.of(meta(4096, 1024), meta(1024, n))
+    """Every column of tiles splits A once more. An odd B does not matter: it is split anyway. Nor is it for short K."""
+    for k, n, offered in (
+        (1024, 32, True),
+        (1024, 500, True),
+        (1024, 513, False),
+        (1024, 4096, False),
+        (256, 32, False),
+    ):
+        problem = Problem.of(meta(4096, k), meta(k, n))
         assert any(candidate.name.endswith(" rs") for candidate in hopper.candidates(problem, H200)) == offered
     for b in (strided((1024, 32), (33, 1)), strided((1024, 32), (1, 1025)), strided((1024, 32), (64, 2))):
         assert hopper.unsuited(Problem.of(meta(4096, 1024), b), H200, RS) is None

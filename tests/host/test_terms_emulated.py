@@ -17,7 +17,7 @@ from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp32_split import launch as fp32_split
 from tilesmith.kernels.hopper import family as hopper
-from tilesmith.kernels.hopper.constants import GemmConstants, TermConstants
+from tilesmith.kernels.hopper.constants import CommonConstants, TermConstants
 from tilesmith.kernels.output import Store
 from tilesmith.planner import packing
 
@@ -173,7 +173,9 @@ def test_single_steps_store_their_fragments_directly(tile_n: int, device: Device
             Configuration(64, tile_n), normal(m, 64), normal(64, n), usual, graded, device=device, out=out
         )
         assert_nothing_else_written(out)
-        assert constants_of(plan.product.kernel, GemmConstants).out_store is (Store.LINES if n == 30 else Store.DIRECT)
+        assert constants_of(plan.product.kernel, CommonConstants).out_store is (
+            Store.LINES if n == 30 else Store.DIRECT
+        )
 
 
 @pytest.mark.parametrize("layout", ["n", "t"])

@@ -166,9 +166,9 @@ def _factor_and_norm(
     if accuracy == "tf32":
         has_norm = case.values in _ORDINARY and found.numel() >= 10_000
         # torch does not use TF32 for every product: small ones, and lines that are not aligned.
-        _, rounded_norm = _errors(_product_of_rounded(tensors), exact.product, exact.size, is_sure)
+        rounded_comp, rounded_norm = _errors(_product_of_rounded(tensors), exact.product, exact.size, is_sure)
         promised = _TF32_NORM * torch.maximum(torchs_norm, rounded_norm) + _NORM_FLOOR
-        factor = (1.2 * comp).clamp(min=_TF32_ROUNDINGS + k * _CUT_OFF)
+        factor = (1.2 * torch.maximum(comp, rounded_comp)).clamp(min=_TF32_ROUNDINGS + k * _CUT_OFF)
     else:
         # Where few terms cancel, or there are few elements, chance decides who loses more: see docs/accuracy.md.
         by_terms = planned.plan.product.kernel.entry.startswith("gemm")

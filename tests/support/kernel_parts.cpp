@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/fp64/copied_tile.cuh"
 #include "kernels/hopper/fp32_tile.cuh"
+#include "kernels/mma/copied_tile.cuh"
 #include "scheduler.cuh"
 
 namespace tilesmith::emulator {

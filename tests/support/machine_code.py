@@ -22,7 +22,7 @@ import pytest
 from tilesmith import CompilationError
 from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel, KernelLaunch
-from tilesmith.kernels.hopper.constants import GemmConstants
+from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.runtime import compiler, source
 
 # A folder of one run of the tests, in which its processes leave each other what takes long to make.
@@ -74,7 +74,7 @@ def assert_nothing_spills(launch: KernelLaunch) -> None:
     c = launch.kernel.constants
     blocks_per_sm = getattr(c, "blocks_per_sm", 1)
     assert int(used[1]) * launch.kernel.threads * blocks_per_sm <= named("h200").registers_per_sm
-    if isinstance(c, GemmConstants):
+    if isinstance(c, CommonConstants):
         # The producer gives registers back, the consumers take them.
         assert c.producer_registers <= int(used[1]) <= c.consumer_registers
 

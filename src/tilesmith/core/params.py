@@ -65,6 +65,7 @@ class TensorMap(NamedTuple):
     strides: tuple[int, ...]  # bytes, from the second dimension on
     box: tuple[int, ...]
     line_bytes: int  # the width of the swizzle; 16 for none
+    rounds_to_tf32: bool = False  # what is loaded, which is float32
 
 
 def to(cpp: str, header: str | None = None) -> Member:

@@ -14,7 +14,7 @@ from tilesmith.core.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Wgmma:
-    """The tensor-core instruction of a kernel: 64 x n x 16."""
+    """The tensor-core instruction of a kernel: 64 x n x 16, or of float32 as TF32 64 x n x 8."""
 
     n: int
     dtype: torch.dtype

@@ -7,8 +7,8 @@ from tilesmith.core.params import TensorMap
 
 _MAX_DIMENSIONS: Final = 5
 _MARK: Final = 0x70616D54
-# Address; sizes; strides; box; element bytes, rank, line bytes, mark.
-_STRUCT: Final = struct.Struct("<Q5Q4Q5I4I12x")
+# Address; sizes; strides; box; element bytes, rank, line bytes, mark, whether it rounds.
+_STRUCT: Final = struct.Struct("<Q5Q4Q5I5I8x")
 
 
 def encode(tensor_map: TensorMap, address: int) -> bytes:
@@ -22,6 +22,7 @@ def encode(tensor_map: TensorMap, address: int) -> bytes:
         len(tensor_map.sizes),
         tensor_map.line_bytes,
         _MARK,
+        int(tensor_map.rounds_to_tf32),
     )
 
 

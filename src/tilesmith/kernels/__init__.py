@@ -4,10 +4,10 @@ from typing import Final
 
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Kernel, Plan
-from tilesmith.kernels import fp64, hopper, simt
+from tilesmith.kernels import fp64, hopper, mma, simt
 from tilesmith.kernels.family import Family
 
-FAMILIES: Final[tuple[Family, ...]] = (*hopper.FAMILIES, *fp64.FAMILIES, *simt.FAMILIES)
+FAMILIES: Final[tuple[Family, ...]] = (*hopper.FAMILIES, *fp64.FAMILIES, *mma.FAMILIES, *simt.FAMILIES)
 
 
 def family_of(plan: Plan) -> Family:

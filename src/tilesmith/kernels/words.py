@@ -3,9 +3,13 @@
 from tilesmith.core.numbers import listed
 from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.kernels import realign, split_k_reduce
-from tilesmith.kernels.family import LaunchWords
+from tilesmith.kernels.family import LaunchWords, SumWords
 
-LEAVES_PARTIALS = "; leaves float32 sums of each part of K in the workspace"
+SUMS_OF_DOUBLES = SumWords(
+    "Products are exact, and sums are of doubles, rounded to float32 once.",
+    "As small as float32 can have it: one rounding.",
+)
+LEAVES_PARTIALS = "; leaves the sums of each part of K in the workspace"
 
 
 def sources(launch: KernelLaunch) -> list[str]:

@@ -177,8 +177,8 @@ class _MapSlot(NamedTuple):
 
     @classmethod
     def of(cls, tensor_map: TensorMap, position: int) -> "_MapSlot":
-        buffer, offset, dtype, sizes, strides, box, line_bytes = tensor_map
-        name, swizzle = _names(dtype, line_bytes)
+        buffer, offset, dtype, sizes, strides, box, line_bytes, rounds_to_tf32 = tensor_map
+        name, swizzle = _names(dtype, line_bytes, rounds_to_tf32)
         rank = len(sizes)
         packed = _LONGS[rank].pack(*sizes), _LONGS[rank - 1].pack(*strides), _INTS[rank].pack(*box)
         return cls(position, _PLACES[buffer], offset, name, *packed, swizzle)
@@ -210,10 +210,10 @@ def _encode_tiled() -> Any:
 
 
 @cache
-def _names(dtype: torch.dtype, line_bytes: int) -> tuple[int, int]:
+def _names(dtype: torch.dtype, line_bytes: int, rounds_to_tf32: bool) -> tuple[int, int]:
     """What the driver calls a type, and the swizzle of lines of so many bytes."""
     dtypes, swizzles = driver.bindings().CUtensorMapDataType, driver.bindings().CUtensorMapSwizzle
-    name = str(dtype).removeprefix("torch.").upper()
+    name = "TFLOAT32" if rounds_to_tf32 else str(dtype).removeprefix("torch.").upper()
     width = "NONE" if line_bytes == ALIGNMENT else f"{line_bytes}B"
     dtype_name, swizzle_name = f"CU_TENSOR_MAP_DATA_TYPE_{name}", f"CU_TENSOR_MAP_SWIZZLE_{width}"
     return int(getattr(dtypes, dtype_name)), int(getattr(swizzles, swizzle_name))

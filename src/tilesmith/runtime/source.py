@@ -58,7 +58,7 @@ def headers() -> dict[str, str]:
     return found
 
 
-_PTX_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_PTX_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "tf32"}
 
 
 @cache
@@ -75,26 +75,38 @@ def _wgmma(instruction: Wgmma) -> str:
     else:
         a_type, a_count, a_inputs, a_operand = "unsigned long long a", 1, '"l"(a)', f"%{count}"
         majors = f"{int(instruction.a_mn_major)}, {int(instruction.b_mn_major)}"
+    depth = 16
+    if instruction.dtype == torch.float32:
+        assert not instruction.a_mn_major and not instruction.b_mn_major  # it takes them along K alone
+        depth, majors = 8, ""
+    directions = f", {majors}" if majors else ""
     b_operand = count + a_count
     return f"""namespace tilesmith::ptx {{
 // sum += A B, or sum = A B, of operands that matrix descriptors describe; or an A in registers.
 __device__ __forceinline__ void wgmma(float (&sum)[{count}], {a_type}, unsigned long long b, bool accumulate) {{
   asm volatile(
       "{{\\n.reg .pred accumulate;\\nsetp.ne.b32 accumulate, %{b_operand + 1}, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{instruction.n}k16.f32.{dtype}.{dtype} "
-      "{{{sums}}}, {a_operand}, %{b_operand}, accumulate, 1, 1, {majors};\\n}}"
+      "wgmma.mma_async.sync.aligned.m64n{instruction.n}k{depth}.f32.{dtype}.{dtype} "
+      "{{{sums}}}, {a_operand}, %{b_operand}, accumulate, 1, 1{directions};\\n}}"
       : {outputs}
       : {a_inputs}, "l"(b), "r"(static_cast<int>(accumulate)));
 }}
 }}  // namespace tilesmith::ptx"""
 
 
+_EMULATED_FORMATS = {
+    torch.float16: "emulator::Format::half",
+    torch.bfloat16: "emulator::Format::bfloat16",
+    torch.float32: "emulator::Format::tf32",
+}
+
+
 def _emulated_wgmma(instruction: Wgmma) -> str:
     """The function around the product instruction, as a call of the emulator's."""
     sums = f"float (&sum)[{instruction.n // 2}]"
     a_type, a = ("const unsigned (&a)[4]", "a, 0") if instruction.a_in_registers else ("unsigned long long a", "0, a")
-    facts = (instruction.dtype == torch.bfloat16, instruction.a_mn_major, instruction.b_mn_major)
-    shape = ", ".join([str(instruction.n), *(str(fact).lower() for fact in facts)])
+    facts = (str(fact).lower() for fact in (instruction.a_mn_major, instruction.b_mn_major))
+    shape = ", ".join([str(instruction.n), _EMULATED_FORMATS[instruction.dtype], *facts])
     return f"""namespace tilesmith::ptx {{
 __device__ __forceinline__ void wgmma({sums}, {a_type}, unsigned long long b, bool accumulate) {{
   emulator::product(sum, {a}, b, accumulate, {{{shape}}});

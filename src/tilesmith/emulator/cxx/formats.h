@@ -56,6 +56,18 @@ inline std::uint16_t float_to_bfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+constexpr std::int64_t below_float = (1ll << 29) - 1;  // the bits that a double has and a float has not
+
+// A double to float32, cut off toward zero.
+inline float cut_to_float(double total) {
+  const double cut = double_of(bits_of(total) & ~static_cast<std::uint64_t>(below_float));
+  const float rounded = static_cast<float>(cut);
+  // Only where it is subnormal has it been rounded. The next float toward zero has the next smaller bits.
+  const bool is_positive = cut > 0, is_infinite = (bits_of(rounded) & 0x7fffffff) == 0x7f800000;
+  const bool is_beyond = (is_positive ? rounded > cut : rounded < cut) && !is_infinite;
+  return float_of(bits_of(rounded) - (is_beyond ? 1 : 0));
+}
+
 // Two in a register, the first one in the low half.
 inline std::uint32_t pair_of(std::uint16_t low, std::uint16_t high) {
   return low | static_cast<std::uint32_t>(high) << 16;

@@ -78,9 +78,12 @@ void tensor_store_wait_read(int groups);
 void check_tensor_map(const void* map);
 
 // Tensor-core products of a warpgroup.
+// Of what the tensor cores multiply. A pair of 16-bit elements is one of TF32.
+enum class Format { half, bfloat16, tf32 };
 struct ProductShape {
   int columns;
-  bool is_bfloat16, a_mn_major, b_mn_major;
+  Format format;
+  bool a_mn_major, b_mn_major;
 };
 void product(float* sum, const unsigned* a, std::uint64_t a_descriptor, std::uint64_t b_descriptor, bool accumulate,
              ProductShape shape);

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "formats.h"
+#include "interface.h"
 
 namespace tilesmith::emulator {
 
@@ -20,11 +21,16 @@ constexpr int wgmma_depth = 16;
 constexpr int kept_fraction_bits = 25;  // below the largest exponent: float32's 23, and two more
 constexpr int least_float_exponent = -126;
 
-enum class Format { half, bfloat16 };
-
+// Element k of a row. Those of TF32 are half as many, with what float32 has of more bits cut off; zeros come after
+// them.
 template <Format format>
-inline float decode(std::uint16_t bits) {
-  return format == Format::half ? half_to_float(bits) : bfloat16_to_float(bits);
+inline float decode(const std::uint16_t* row, int k) {
+  if constexpr (format == Format::tf32) {
+    constexpr std::uint32_t kept = ~((1u << 13) - 1);
+    return k < wgmma_depth / 2 ? float_of((row[2 * k] | static_cast<std::uint32_t>(row[2 * k + 1]) << 16) & kept)
+                               : 0.0f;
+  }
+  return format == Format::half ? half_to_float(row[k]) : bfloat16_to_float(row[k]);
 }
 
 // Two to the power of a number's exponent; 0 for zero.
@@ -42,17 +48,6 @@ typedef float Floats __attribute__((vector_size(16)));
 typedef std::int32_t Integers __attribute__((vector_size(16)));
 typedef double Doubles __attribute__((vector_size(32)));
 typedef std::int64_t LongIntegers __attribute__((vector_size(32)));
-
-constexpr std::int64_t below_float = (1ll << 29) - 1;  // the bits that a double has and a float has not
-
-// A total to float32, cut off toward zero.
-inline float cut_to_float(double total) {
-  const double cut = double_of(bits_of(total) & ~static_cast<std::uint64_t>(below_float));
-  const float rounded = static_cast<float>(cut);
-  // Only where it is subnormal has it been rounded. The next float toward zero has the next smaller bits.
-  const bool is_beyond = std::fabs(static_cast<double>(rounded)) > std::fabs(cut) && !std::isinf(rounded);
-  return float_of(bits_of(rounded) - (is_beyond ? 1 : 0));
-}
 
 // Factors and their powers: of a row of A, and of a few columns of B.
 struct RowFactors {
@@ -139,7 +134,7 @@ inline void multiply_add(float* sum, const std::uint16_t* a, const std::uint16_t
   ExponentRange a_ranges[wgmma_rows];
   for (int m = 0; m < wgmma_rows; ++m)
     for (int k = 0; k < wgmma_depth; ++k) {
-      const float value = decode<format>(a[m * wgmma_depth + k]);
+      const float value = decode<format>(a + m * wgmma_depth, k);
       rows[m].values[k] = value;
       rows[m].powers[k] = power_of<format>(value);
       a_ranges[m].include(value);
@@ -149,7 +144,7 @@ inline void multiply_add(float* sum, const std::uint16_t* a, const std::uint16_t
     ExponentRange b_range;
     for (int k = 0; k < wgmma_depth; ++k)
       for (int j = 0; j < columns_at_once; ++j) {
-        const float value = decode<format>(b[(first + j) * wgmma_depth + k]);
+        const float value = decode<format>(b + (first + j) * wgmma_depth, k);
         columns.values[k][j] = value;
         columns.powers[k][j] = power_of<format>(value);
         b_range.include(value);

@@ -21,7 +21,8 @@ struct alignas(64) TensorMap {
   std::uint32_t rank;
   std::uint32_t line_bytes;  // the width of the swizzle; 16 for none
   std::uint32_t mark;
-  std::uint8_t unused[12];
+  std::uint32_t rounds_to_tf32;  // each float32 that is loaded
+  std::uint8_t unused[8];
 
   std::uint32_t box_line_bytes() const { return box[0] * element_bytes; }
   std::uint32_t box_bytes() const {
@@ -78,6 +79,7 @@ struct BoxPiece {
   std::uint32_t shared_address;
   std::uint64_t global_address;  // of byte 0, which may itself be outside
   std::uint32_t first, count;
+  bool rounds_to_tf32;
 };
 
 // Visits the pieces of the box that begins at `coordinates`, in the order of their unswizzled places from
@@ -104,6 +106,7 @@ inline void visit_box(const TensorMap& map, const std::int32_t* coordinates, std
       const std::int64_t from = begin + offset, to = from + granule_bytes;
       const std::int64_t inside_from = from < 0 ? 0 : from, inside_to = to > end ? end : to;
       BoxPiece piece;
+      piece.rounds_to_tf32 = map.rounds_to_tf32 != 0;
       piece.shared_address = swizzled(shared_address + line * line_bytes + offset, map.line_bytes);
       piece.global_address = line_address + static_cast<std::uint64_t>(from);
       piece.count = is_inside && inside_from < inside_to ? static_cast<std::uint32_t>(inside_to - inside_from) : 0;

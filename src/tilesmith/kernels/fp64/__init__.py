@@ -1,7 +1,7 @@
-"""float32 multiplied in doubles: small products, those of a few rows, and those by a vector."""
+"""float32 multiplied in doubles: products of a few rows, and those by a vector."""
 
 from tilesmith.kernels.family import Family
-from tilesmith.kernels.fp64 import common, fp64_mma, gemv, mma_tiles, skinny, words
+from tilesmith.kernels.fp64 import common, gemv, skinny, words
 
 FAMILIES = tuple(
     Family(
@@ -13,12 +13,6 @@ FAMILIES = tuple(
         launch_words=words.launch_words,
         sum_words=words.sum_words,
         kernels=each.kernels,
-        cheapest=cheapest,
-        min_cycles=min_cycles,
     )
-    for name, each, cheapest, min_cycles in (
-        ("gemv", gemv, None, None),
-        ("skinny", skinny, None, None),
-        ("fp64_mma", fp64_mma, fp64_mma.cheapest, mma_tiles.min_cycles),
-    )
+    for name, each in (("gemv", gemv), ("skinny", skinny))
 )

@@ -26,8 +26,8 @@ class Runs(KernelEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmConstants(KernelConstants):
-    """The constants of gemm.cu, and of the others those that they share with it."""
+class CommonConstants(KernelConstants):
+    """The constants that all of them have."""
 
     Output: str
     tile_m: int
@@ -54,11 +54,11 @@ class GemmConstants(KernelConstants):
     residual_vector: int
 
     @classmethod
-    def of(cls, traits: Traits, tile: Tile, stages: int) -> "GemmConstants":
+    def of(cls, traits: Traits, tile: Tile, stages: int) -> "CommonConstants":
         own = traits.staging(tile.n)
         needs_many = traits.rs and traits.scale is Scale.FACTORS
         registers = (_RS_REGISTERS if needs_many else _REGISTERS)[tile.consumers]
-        return GemmConstants(
+        return CommonConstants(
             Output=CUDA_TYPES[traits.out],
             tile_m=tile.m,
             tile_n=tile.n,
@@ -86,7 +86,18 @@ class GemmConstants(KernelConstants):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RsConstants(GemmConstants):
+class GemmConstants(CommonConstants):
+    """The constants of gemm.cu."""
+
+    tf32: bool  # pairs of 16-bit numbers are float32
+
+    @classmethod
+    def of_gemm(cls, traits: Traits, tile: Tile, stages: int) -> "GemmConstants":
+        return GemmConstants(**vars(CommonConstants.of(traits, tile, stages)), tf32=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RsConstants(CommonConstants):
     """The constants of gemm_fp32_rs.cu."""
 
     terms: int
@@ -97,7 +108,7 @@ class RsConstants(GemmConstants):
     @classmethod
     def of_fp32(cls, traits: Traits, tile: Tile, stages: int, runs: Runs) -> "RsConstants":
         return RsConstants(
-            **vars(GemmConstants.of(traits, tile, stages)),
+            **vars(CommonConstants.of(traits, tile, stages)),
             terms=traits.terms,
             scale=traits.scale,
             runs=runs,

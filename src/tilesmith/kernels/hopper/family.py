@@ -70,6 +70,8 @@ def rejects(problem: Problem, device: Device) -> str | None:
     m, n, k, batches, schemes = problem.m, problem.n, problem.k, problem.batches, schemes_of(problem)
     if schemes is not None and problem.accuracy == "fp32" and k < _MIN_K:
         return "its terms have too few bits for sums that are so short"
+    if problem.accuracy == "fp32" and min(m, n) == 1 and problem.a.dtype != problem.b.dtype:
+        return "its terms have too few bits for a vector, where torch rounds as rarely as in short sums"
     if k == 0 or problem.is_empty:
         return "there is nothing to multiply"
     if len(problem.batch) > MAX_BATCH_DIMS:

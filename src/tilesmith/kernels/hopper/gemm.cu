@@ -6,6 +6,9 @@
 //
 // Blocks of a cluster compute tiles one below the other, and load the tile of B that they share once for all.
 //
+// float32 is multiplied as TF32 (plan::tf32). In bytes, that is a product of 16-bit operands with twice the K, and is
+// called so everywhere but where TMA counts elements.
+//
 // The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
 
 #include "kernels/hopper/common.cuh"
@@ -43,7 +46,7 @@ __device__ __forceinline__ void load(const Parameters& p, Shared& shared, Share 
   const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size);
   const BatchIndex a_batch = batch * p.a_moves, b_batch = batch * p.b_moves;
   for (int k = work.first_k; k < work.first_k + work.k_steps; ++k) {
-    const int first_k = k * tile_k;
+    const int first_k = k * (plan::tf32 ? tile_k / 2 : tile_k);
     shared.ring.acquire(at, ATile::bytes + (load_b ? BTile::bytes : 0));
     ptx::Barrier& full = shared.ring.full[at.stage];
     ATile::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);

@@ -24,7 +24,7 @@ from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
 from tilesmith.kernels.epilogue import EpilogueParameters
 from tilesmith.kernels.fp32_split.terms import Findings, Split
 from tilesmith.kernels.hopper import catalogue
-from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
+from tilesmith.kernels.hopper.constants import CommonConstants, GemmConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.layout import (
     Configuration,
     Layout,
@@ -282,9 +282,9 @@ def every_kernel(device: Device, parameters: dict[bool, tuple[str, tuple[str, ..
 @cache
 def _kernel(traits: Traits, tile: Tile, runs: Runs, shared_limit: int, declared: tuple[str, tuple[str, ...]]) -> Kernel:
     stages, shared_bytes = shared_memory(traits, tile, shared_limit)
-    constants: GemmConstants
+    constants: CommonConstants
     if traits.scale is Scale.NONE:
-        name, constants = "gemm", GemmConstants.of(traits, tile, stages)
+        name, constants = "gemm", GemmConstants.of_gemm(traits, tile, stages)
     elif traits.rs:
         name, constants = "gemm_fp32_rs", RsConstants.of_fp32(traits, tile, stages, runs)
     else:

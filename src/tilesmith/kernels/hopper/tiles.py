@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+import torch
+
 from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K
 from tilesmith.core.problem import Problem
@@ -21,6 +23,7 @@ TILES: Final[tuple[tuple[int, int], ...]] = (
 )
 _MAX_RS_TILE_N: Final = 128  # where there are two sets of sums and terms in registers
 _MAX_TIMES_SPLIT: Final = 4  # columns of tiles, for each of which A is split again
+_MIN_RS_STEPS: Final = 5  # along K: in shorter sums the split of the first step is not hidden
 # Where there are two sets of sums.
 PROMOTED_TILES: Final[tuple[tuple[int, int], ...]] = (
     *((128, n) for n in (MAX_PROMOTED_TILE_N, 176, 160, 144, 128, 112, 96, 64, 32)),
@@ -59,7 +62,8 @@ def ways(
     """The parts of K that may be worth it for each of the tiles; with them the tiles of all matrices and parts, the
     largest cluster, and whether A may be split in registers."""
     m, n = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
-    k_steps, batches, may_split_a = -(-problem.k // TILE_K), problem.batches, may_be_rs(problem)
+    k_steps, batches = -(-problem.k // TILE_K), problem.batches
+    may_split_a = k_steps >= _MIN_RS_STEPS and may_be_rs(problem)
     most = min(k_steps // _MIN_SPLIT_STEPS, MAX_SPLIT_K)
     least = min(_min_split_k(problem, device), max(most, 1))
     sm_count, widest, fewest = device.sm_count, 2 * max(n, _MIN_ATOM_COLUMNS), (least,)
@@ -97,7 +101,14 @@ def _min_split_k(problem: Problem, device: Device) -> int:
     """The least split_k. Of float32 in one term, tensor cores cut off what they add, and the longer a sum, the more.
     torch splits the sums of small outputs, and is to have no less error."""
     schemes = schemes_of(problem)
-    if schemes is None or schemes.ordinary.terms > 1:
+    if schemes is None:  # 16 bits; what stands for TF32 there is float16 with a float32 output, see tf32.py
+        is_one_term = problem.accuracy == "tf32" and (problem.a.dtype, problem.out.dtype) == (
+            torch.float16,
+            torch.float32,
+        )
+    else:
+        is_one_term = schemes.ordinary.terms == 1
+    if not is_one_term:
         return 1
     tiles = problem.m * problem.n * problem.batches / _TILE_OF_TORCH
     return max(1, min(problem.k // (_MIN_SPLIT_STEPS * TILE_K), int(device.sm_count / tiles)))

@@ -11,13 +11,13 @@ from tilesmith.kernels.fp32_split.launch import Constants as SplitConstants
 from tilesmith.kernels.fp32_split.terms import SCHEMES, term_products
 from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT_OF_RANGE, dtype_of, scheme_of
 from tilesmith.kernels.fp32_split.words import describe as split_words
-from tilesmith.kernels.hopper.constants import GemmConstants, RsConstants, Runs, TermConstants
+from tilesmith.kernels.hopper.constants import CommonConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters
 
 
 def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
     match launch.kernel.constants:
-        case GemmConstants() as c:
+        case CommonConstants() as c:
             return _product_words(c, launch, plan)
         case SplitConstants():
             return split_words(launch, plan)
@@ -25,7 +25,7 @@ def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
             return words.describe(launch, plan)
 
 
-def _product_words(c: GemmConstants, launch: KernelLaunch, plan: Plan) -> LaunchWords:
+def _product_words(c: CommonConstants, launch: KernelLaunch, plan: Plan) -> LaunchWords:
     does = f"multiplies on the tensor cores: tiles of {c.tile_m} x {c.tile_n}"
     terms = products = stops = None
     if isinstance(c, RsConstants):

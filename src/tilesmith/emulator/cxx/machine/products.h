@@ -43,7 +43,9 @@ inline void multiply(Warpgroup& group, Product& product) {
       }
   };
   visit_sums([](float& element, float in_register) { element = in_register; });
-  if (product.shape.is_bfloat16)
+  if (product.shape.format == Format::tf32)
+    multiply_add<Format::tf32>(sum, a, b, n, product.accumulate);
+  else if (product.shape.format == Format::bfloat16)
     multiply_add<Format::bfloat16>(sum, a, b, n, product.accumulate);
   else
     multiply_add<Format::half>(sum, a, b, n, product.accumulate);

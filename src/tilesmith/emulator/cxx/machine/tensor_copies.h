@@ -46,6 +46,17 @@ struct BoxOperation : Operation {
   }
 };
 
+// Float32 to 11 bits, to the nearest, and of two to the even one.
+inline void round_to_tf32(unsigned char (&piece)[granule_bytes]) {
+  for (unsigned i = 0; i < granule_bytes; i += sizeof(std::uint32_t)) {
+    std::uint32_t bits;
+    std::memcpy(&bits, piece + i, sizeof bits);
+    if ((bits & 0x7f800000) != 0x7f800000)
+      bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    std::memcpy(piece + i, &bits, sizeof bits);
+  }
+}
+
 struct TensorLoad : BoxOperation {
   std::vector<Block*> targets;
   unsigned barrier;
@@ -62,6 +73,8 @@ struct TensorLoad : BoxOperation {
       unsigned char bytes_of_piece[granule_bytes] = {};
       std::memcpy(bytes_of_piece + piece.first,
                   reinterpret_cast<const unsigned char*>(piece.global_address) + piece.first, piece.count);
+      if (piece.rounds_to_tf32)
+        round_to_tf32(bytes_of_piece);
       for (Block* block : targets) {
         std::memcpy(block->window + piece.shared_address, bytes_of_piece, granule_bytes);
         end_flight(*block, piece.shared_address, granule_bytes);

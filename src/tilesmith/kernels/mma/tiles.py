@@ -1,15 +1,17 @@
-"""The tiles of fp64_mma, and what they are expected to cost."""
+"""The tiles of mma.cu, and what they are expected to cost."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.problem import Matrix, Problem
-from tilesmith.kernels.operand import aligned_lines
+from tilesmith.kernels.operand import aligned_lines, round_up
 
 MMA: Final = (16, 8, 16)  # m, n and k of the instruction
+_MIN_PART_TILES: Final = 2  # along K: the first ones of a part wait for memory
+_MAX_SPLIT_K: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +36,47 @@ class Tile:
     def shared_bytes(self) -> int:
         return self.stages * self.k * (self.m + self.n) * 4
 
+    @property
+    def k_round(self) -> int:
+        """Of K that all warps multiply at once."""
+        return MMA[2] * self.warps_k
+
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
 
-TILES: Final[tuple[Tile, ...]] = (
+# A warp's own tile is 32 x 32 at most.
+TILES_OF_DOUBLES: Final[tuple[Tile, ...]] = (
     Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3, fewer_if_scalar=1),
     Tile(32, 64, 64, warps_m=2, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
     Tile(32, 32, 64, warps_m=2, warps_n=2, warps_k=2, stages=4, blocks_per_sm=2),
     Tile(16, 32, 64, warps_m=1, warps_n=2, warps_k=4, stages=4, blocks_per_sm=2),
     Tile(16, 16, 128, warps_m=1, warps_n=1, warps_k=4, stages=3, blocks_per_sm=4),
 )
+TILES_OF_TF32: Final[tuple[Tile, ...]] = (  # smaller ones are no faster than of doubles
+    Tile(128, 64, 32, warps_m=4, warps_n=2, warps_k=1, stages=3, blocks_per_sm=2),
+    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3),
+    Tile(32, 64, 64, warps_m=2, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
+)
+
+
+class Cut(NamedTuple):
+    """A tile, and how many parts K is cut into."""
+
+    tile: Tile
+    split_k: int = 1
+
+    def part_k(self, k: int) -> int:
+        """K of a part. The last one may have less."""
+        return round_up(math.ceil(k / self.split_k), self.tile.k_round)
+
+    def __str__(self) -> str:
+        return f"{self.tile} split_k {self.split_k}" if self.split_k > 1 else str(self.tile)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Table `fp64.fp64_mma` of a GPU's rates: of an SM, unless it says otherwise."""
+    """Table `mma.fp64` or `mma.tf32` of a GPU's rates: of an SM, unless it says otherwise."""
 
     start_clocks: float  # of the launch, to the first values and from the last
     block_clocks: float  # of a block, also where another one went before
@@ -62,6 +89,8 @@ class Rates:
     store_clocks: float  # of a result
     residual_clocks: float  # of a value of a residual that a thread reads
     memory_bytes_per_clock: float  # of the whole device
+    reduce_clocks: float  # of the launch that adds the parts of K, apart from what it reads
+    reduce_bytes_per_clock: float  # that are written and read: the sums of the parts
 
 
 class Lines(NamedTuple):
@@ -81,16 +110,34 @@ def blocks_per_sm(tile: Tile, a: Lines, b: Lines) -> int:
     return tile.blocks_per_sm if a.aligned and b.aligned else tile.blocks_per_sm - tile.fewer_if_scalar
 
 
-def rates_of(device: Device) -> Rates:
-    return rates.section(device, "fp64.fp64_mma", Rates)
+def cuts(problem: Problem, device: Device, tile: Tile) -> Iterator[Cut]:
+    """K whole, and in as many parts as give each SM one block, two, ... all that it holds."""
+    yield Cut(tile)
+    blocks = _tiles(problem, tile)
+    if 2 * blocks > device.sm_count * tile.blocks_per_sm or problem.k < 2 * _MIN_PART_TILES * tile.k:
+        return
+    most = min(_MAX_SPLIT_K, problem.k // (_MIN_PART_TILES * tile.k))
+    found = {1}
+    for on_an_sm in range(1, tile.blocks_per_sm + 1):
+        part_k = Cut(tile, min(most, max(1, device.sm_count * on_an_sm // blocks))).part_k(problem.k)
+        split_k = math.ceil(problem.k / part_k)  # as many as are not empty
+        if split_k not in found:
+            found.add(split_k)
+            yield Cut(tile, split_k)
 
 
-def cycles(problem: Problem, device: Device, tile: Tile, r: Rates, a: Lines, b: Lines) -> float:
-    """Clocks until the SM with the most blocks is done, if they are dealt out evenly."""
+def _tiles(problem: Problem, tile: Tile) -> int:
+    return math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n) * problem.batches
+
+
+def cost(problem: Problem, device: Device, cut: Cut, r: Rates, a: Lines, b: Lines) -> tuple[float, float]:
+    """Clocks until the SM with the most blocks is done, if they are dealt out evenly; and those of the launch that adds
+    the parts of K."""
+    tile, split_k = cut
     m, n, sm_count = tile.m, tile.n, device.sm_count
-    blocks = math.ceil(problem.m / m) * math.ceil(problem.n / n) * problem.batches
+    blocks = _tiles(problem, tile) * split_k
     on_an_sm = math.ceil(blocks / sm_count)
-    depth = math.ceil(problem.k / MMA[2]) * MMA[2]
+    depth = math.ceil(problem.k / MMA[2]) * MMA[2] if split_k == 1 else cut.part_k(problem.k)
 
     resident = blocks_per_sm(tile, a, b)
     scalar = (not a.aligned) + (not b.aligned)
@@ -102,10 +149,14 @@ def cycles(problem: Problem, device: Device, tile: Tile, r: Rates, a: Lines, b: 
     load = (m + n) * 4 / load_rate
     share = 1.0 if min(on_an_sm, resident) > 1 else r.one_block_share
     work = depth * max(multiply / share, convert / share, load) + r.store_clocks * m * n
-    has_residual = problem.epilogue is not None and problem.epilogue.residual is not None
+    has_residual = problem.epilogue is not None and problem.epilogue.residual is not None and split_k == 1
     block = r.block_clocks + (r.residual_clocks * m * n / tile.threads if has_residual else 0.0)
     working = math.ceil(on_an_sm / resident) * block + on_an_sm * work
-    return r.start_clocks + max(working, _moved_bytes(problem) / r.memory_bytes_per_clock)
+    product = r.start_clocks + max(working, _moved_bytes(problem) / r.memory_bytes_per_clock)
+    if split_k == 1:
+        return product, 0.0
+    partial_bytes = 8 * split_k * problem.m * problem.n * problem.batches
+    return product, r.reduce_clocks + partial_bytes / r.reduce_bytes_per_clock
 
 
 def _moved_bytes(problem: Problem) -> int:
@@ -114,8 +165,8 @@ def _moved_bytes(problem: Problem) -> int:
     return 4 * p.batches * (p.m * p.n + (p.m + p.n) * p.k)
 
 
-def min_cycles(problem: Problem, device: Device) -> float:
+def min_cycles(problem: Problem, device: Device, r: Rates) -> float:
     """What the multiplications alone take, if no SM ever waits, or memory."""
-    r, p = rates_of(device), problem
+    p = problem
     multiplying = p.m * p.n * p.k * p.batches / (r.multiply_adds_per_clock * device.sm_count)
     return r.start_clocks + max(multiplying, _moved_bytes(p) / r.memory_bytes_per_clock)

@@ -1,0 +1,186 @@
+"""The kernels of mma.cu, and their launches."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated
+
+from tilesmith.core.params import (
+    MAX_BATCH_DIMS,
+    Address,
+    Int32,
+    Int32s,
+    Int64,
+    Int64s,
+    KernelConstants,
+    ParameterBlock,
+    Pointer,
+    to,
+)
+from tilesmith.core.plan import Kernel, KernelLaunch
+from tilesmith.core.problem import Problem
+from tilesmith.kernels import output
+from tilesmith.kernels.blank import blank
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.mma.tiles import MMA, Cut, Lines, Tile, blocks_per_sm
+from tilesmith.kernels.operand import aligned_lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(KernelConstants):
+    """The constants of mma.cu."""
+
+    Sum: str  # double, or float for operands as TF32
+    mma_m: int = MMA[0]
+    mma_n: int = MMA[1]
+    mma_k: int = MMA[2]
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    blocks_per_sm: int
+    stages: int
+    a_along_k: bool
+    a_aligned: bool
+    b_along_k: bool
+    b_aligned: bool
+    epilogue: EpilogueConstants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(ParameterBlock):
+    """The parameters of mma.cu."""
+
+    a: Annotated[Pointer, to("const float")]
+    b: Annotated[Pointer, to("const float")]
+    out: Annotated[Pointer, to("void")]  # floats; if they are parts of sums, doubles
+    a_stride_m: Int64
+    a_stride_k: Int64
+    b_stride_k: Int64
+    b_stride_n: Int64
+    out_stride_m: Int64
+    out_stride_n: Int64
+    a_batch_strides: Int64s  # the fastest dimension first
+    b_batch_strides: Int64s
+    out_batch_strides: Int64s
+    batch: Int32s
+    m: Int32
+    n: Int32
+    k: Int32
+    part_k: Int32  # of a block, if K is cut into parts; or else K
+    tiles_n: Int32
+    out_is_aligned: Int32
+    out_is_partial: Int32
+    out_part_stride: Int64
+    epilogue: EpilogueParameters
+
+
+def kernels(sums: str, tiles: tuple[Tile, ...]) -> Iterator[Kernel]:
+    """All that products with these tiles may take."""
+    for tile, *along_k in itertools.product(tiles, (True, False), (True, False)):
+        for aligned in itertools.product((True, False), repeat=2):
+            a, b = map(Lines, along_k, aligned)
+            for has_epilogue in {_has_epilogue(a, b, is_asked) for is_asked in (True, False)}:
+                yield _kernel(sums, tile, a, b, has_epilogue)
+
+
+def _has_epilogue(a: Lines, b: Lines, is_asked: bool) -> bool:
+    """A kernel that reads single values may have any epilogue: so there are fewer."""
+    return is_asked or not (a.aligned and b.aligned)
+
+
+@cache
+def _kernel(sums: str, tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Kernel:
+    constants = Constants(
+        Sum=sums,
+        tile_m=tile.m,
+        tile_n=tile.n,
+        tile_k=tile.k,
+        warps_m=tile.warps_m,
+        warps_n=tile.warps_n,
+        warps_k=tile.warps_k,
+        blocks_per_sm=blocks_per_sm(tile, a, b),
+        stages=tile.stages,
+        a_along_k=a.along_k,
+        a_aligned=a.aligned,
+        b_along_k=b.along_k,
+        b_aligned=b.aligned,
+        epilogue=EpilogueConstants(any=has_epilogue),
+    )
+    dims = (0,) * MAX_BATCH_DIMS
+    parameters = blank(
+        Parameters,
+        a_batch_strides=dims,
+        b_batch_strides=dims,
+        out_batch_strides=dims,
+        batch=dims,
+        epilogue=EpilogueParameters.of(None, MAX_BATCH_DIMS),
+    )
+    return Kernel.of(
+        "mma",
+        "kernels/mma/mma.cu",
+        constants,
+        parameters,
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes,
+    )
+
+
+def launch(problem: Problem, sums: str, cut: Cut, partials: output.Output | None) -> KernelLaunch:
+    """The launch that multiplies, into the output or partial products of it."""
+    p, (tile, split_k) = problem.stored_by_rows, cut
+    tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
+    a, b = Lines.of(p.a), Lines.of(p.b.transposed)
+    kernel = _kernel(sums, tile, a, b, _has_epilogue(a, b, p.epilogue is not None and partials is None))
+    return KernelLaunch(
+        kernel,
+        _parameters(problem, cut, partials),
+        grid=(tiles_n * p.batches, tiles_m, split_k),
+        awaits_predecessor=True,
+        multiplies=True,
+    )
+
+
+def _parameters(problem: Problem, cut: Cut, partials: output.Output | None) -> Parameters:
+    p, missing_dims = problem.stored_by_rows, MAX_BATCH_DIMS - len(problem.batch)
+
+    def fastest_first(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return *reversed(strides), *(0,) * missing_dims
+
+    if partials is None:
+        out, out_strides = Address("out"), (p.out.row_stride, p.out.column_stride)
+        out_batch_strides, part_stride = p.out.batch_strides, 0
+    else:
+        out, line, (matrix,) = Address("workspace"), partials.line_stride, partials.batch_strides
+        out_strides = (1, line) if partials.along_m else (line, 1)
+        # That launch counts the first dimension of a batch fastest.
+        out_batch_strides = tuple(matrix * math.prod(p.batch[:i]) for i in range(len(p.batch)))
+        part_stride = matrix * p.batches
+    return Parameters(
+        a=Address("a" if p is problem else "b"),
+        b=Address("b" if p is problem else "a"),
+        out=out,
+        a_stride_m=p.a.row_stride,
+        a_stride_k=p.a.column_stride,
+        b_stride_k=p.b.row_stride,
+        b_stride_n=p.b.column_stride,
+        out_stride_m=out_strides[0],
+        out_stride_n=out_strides[1],
+        a_batch_strides=fastest_first(p.a.batch_strides),
+        b_batch_strides=fastest_first(p.b.batch_strides),
+        out_batch_strides=fastest_first(out_batch_strides),
+        batch=(*reversed(p.batch), *(1,) * missing_dims),
+        m=p.m,
+        n=p.n,
+        k=p.k,
+        part_k=p.k if partials is None else cut.part_k(p.k),
+        tiles_n=math.ceil(p.n / cut.tile.n),
+        out_is_aligned=int(partials is None and aligned_lines(p.out) and p.out.column_stride == 1),
+        out_is_partial=int(partials is not None),
+        out_part_stride=part_stride,
+        epilogue=EpilogueParameters.of(p.epilogue if partials is None else None, MAX_BATCH_DIMS, fastest_first=True),
+    )
