@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from emulated import H200, assert_nothing_else_written, empty, normal, placed
+from machine_code import assert_nothing_spills, instructions_of_each, total
 
 from tilesmith import emulator
 from tilesmith.core.plan import Plan
@@ -50,6 +51,17 @@ def assert_right(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
 def test_tiles_and_layouts(tile: Tile, layout: str) -> None:
     a, b = laid_out(normal(70, 100), layout[0]), laid_out(normal(100, 75, seed=1), layout[1])
     assert_right(planned(a, b, tile), a, b)
+
+
+@pytest.mark.parametrize("layout", ["nn", "NT", "tN", "TT"])
+@pytest.mark.parametrize("tile", TILES_OF_TF32, ids=str)
+def test_the_kernels_do_not_spill(tile: Tile, layout: str) -> None:
+    a, b = laid_out(normal(128, 64), layout[0]), laid_out(normal(64, 128), layout[1])
+    launch = planned(a, b, tile).product
+    assert_nothing_spills(launch)
+    (found,) = instructions_of_each([launch.kernel])
+    assert total(found, r"F2FP\.TF32.*") > 0  # in other modes a conversion is three instructions
+    assert total(found, r"HMMA\.1688\.F32\.TF32") > 0
 
 
 def test_batches_and_parts_of_k() -> None:
