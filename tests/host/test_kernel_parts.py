@@ -62,7 +62,7 @@ class Copied(NamedTuple):
 def copied_tiles() -> list[Copied]:
     """The tiles of A and B of mma.cu, along K and across it, by vectors and by elements."""
     found = []
-    for tile, along_k, aligned in itertools.product({*TILES_OF_DOUBLES, *TILES_OF_TF32}, (False, True), (False, True)):
+    for tile, along_k, aligned in itertools.product(TILES_OF_DOUBLES + TILES_OF_TF32, (False, True), (False, True)):
         rest = (tile.threads, along_k, aligned)
         found.append(Copied(tile.m, tile.k, tile.m // tile.warps_m // 8, *rest))
         found.append(Copied(tile.n, tile.k, tile.n // tile.warps_n // 8, *rest))

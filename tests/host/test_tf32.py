@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from emulated import H200, assert_nothing_else_written, empty, normal, placed
+from tf32_products import assert_right
 
-from tilesmith import emulator
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.hopper import tf32
@@ -14,27 +14,11 @@ from tilesmith.planner import choose
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
-ROUNDING = 1e-6  # of sums in float32, relative to the sum of the sizes of their terms
-
-
-def rounded(x: torch.Tensor) -> torch.Tensor:
-    """To 11 bits, to the nearest, and of two to the even one."""
-    bits = x.contiguous().view(torch.int32)
-    return torch.where(x.isfinite(), ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32), x).double()
-
 
 def plans(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> list[Plan]:
     problem = Problem.of(a, b, out=out, accuracy="tf32")
     assert tf32.rejects(problem, H200) is None
     return [candidate.plan() for candidate in tf32.candidates(problem, H200)]
-
-
-def assert_right(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> None:
-    result = emulator.run(plan, a, b, out=out, seed=1).double()
-    exact, size = rounded(a) @ rounded(b), a.double().abs() @ b.double().abs()
-    finite = size.isfinite()
-    assert ((result - exact).abs() <= ROUNDING * size)[finite].all()
-    torch.testing.assert_close(result[~finite], exact[~finite], equal_nan=True)
 
 
 @pytest.mark.parametrize("shape", [(72, 100, 40), (130, 36, 33), (9, 260, 20)], ids=str)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from emulated import H200, assert_nothing_else_written, empty, normal, placed
 from machine_code import assert_nothing_spills, instructions_of_each, total
+from tf32_products import assert_right, rounded
 
 from tilesmith import emulator
 from tilesmith.core.plan import Plan
@@ -14,14 +15,6 @@ from tilesmith.kernels.mma.family import TF32
 from tilesmith.kernels.mma.tiles import TILES_OF_TF32, Cut, Tile
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
-
-ROUNDING = 1e-6  # of sums in float32, relative to the sum of the sizes of their terms
-
-
-def rounded(x: torch.Tensor) -> torch.Tensor:
-    """To 11 bits, to the nearest, and of two to the even one."""
-    bits = x.contiguous().view(torch.int32)
-    return torch.where(x.isfinite(), ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32), x).double()
 
 
 def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
@@ -35,14 +28,6 @@ def planned(a: torch.Tensor, b: torch.Tensor, tile: Tile, split_k: int = 1, out:
     problem = Problem.of(a, b, out=out, accuracy="tf32")
     assert TF32.rejects(problem, H200) is None
     return TF32.plan(problem, H200, Cut(tile, split_k))
-
-
-def assert_right(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> None:
-    result = emulator.run(plan, a, b, out=out, seed=1).double()
-    exact, size = rounded(a) @ rounded(b), a.double().abs() @ b.double().abs()
-    finite = size.isfinite()
-    assert ((result - exact).abs() <= ROUNDING * size)[finite].all()
-    torch.testing.assert_close(result[~finite], exact[~finite], equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from drawn_calls import Tensors
 from drawn_cases import Case
 from drawn_plans import Planned
+from tf32_products import rounded
 from torch import Tensor
 from torchs_linear import ACTIVATED
 
@@ -194,14 +195,8 @@ def _torchs_product(tensors: Tensors, accuracy: str) -> Tensor:
 
 def _product_of_rounded(tensors: Tensors) -> Tensor:
     """The exact product of operands that are rounded to the 11 bits of TF32."""
-    a, b = (_rounded(x.tensor.float()).double() for x in (tensors.a, tensors.b))
+    a, b = (rounded(x.tensor.float()) for x in (tensors.a, tensors.b))
     return torch.matmul(a, b)
-
-
-def _rounded(x: Tensor) -> Tensor:
-    half, cut_off = 1 << 12, (1 << 13) - 1
-    bits = x.contiguous().view(torch.int32)
-    return torch.where(x.isfinite(), ((bits + half) & ~cut_off).view(torch.float32), x)
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """What the kernels do to sums before they store them: the constants and parameters of epilogue.cuh."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 from tilesmith.core.params import (
     Address,
@@ -118,3 +119,18 @@ def elements_at_once(residual: Matrix) -> int:
             if residual.alignment >= elements * residual.dtype.itemsize and not any(step % elements for step in steps):
                 return elements
     return 1
+
+
+# Whether A and B are read in vectors, and whether there may be an epilogue.
+Reads: TypeAlias = tuple[bool, bool, bool]
+
+
+def kind_of_reads(a_vectors: bool, b_vectors: bool, epilogue: EpilogueSpec | None) -> Reads:
+    """A kernel that reads single values may have any epilogue, and asks whether there is one: so there are fewer."""
+    return a_vectors, b_vectors, epilogue is not None or not (a_vectors and b_vectors)
+
+
+def kinds_of_reads() -> Iterator[Reads]:
+    """All that there are."""
+    yield True, True, False
+    yield from ((a, b, True) for a, b in itertools.product((True, False), repeat=2))

@@ -56,6 +56,11 @@ inline std::uint16_t float_to_bfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// The bits of float32 as TF32.
+inline std::uint32_t bits_to_tf32(std::uint32_t bits) {
+  return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+}
+
 constexpr std::int64_t below_float = (1ll << 29) - 1;  // the bits that a double has and a float has not
 
 // A double to float32, cut off toward zero.

@@ -77,8 +77,7 @@ void tensor_store_commit();
 void tensor_store_wait_read(int groups);
 void check_tensor_map(const void* map);
 
-// Tensor-core products of a warpgroup.
-// Of what the tensor cores multiply. A pair of 16-bit elements is one of TF32.
+// Tensor-core products of a warpgroup. One element of TF32 is a pair of 16-bit ones.
 enum class Format { half, bfloat16, tf32 };
 struct ProductShape {
   int columns;

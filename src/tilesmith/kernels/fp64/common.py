@@ -1,16 +1,9 @@
 """What the families share that multiply float32 in doubles."""
 
-import itertools
-from collections.abc import Iterator
-from typing import TypeAlias
-
 import torch
 
 from tilesmith.core.device import Device
-from tilesmith.core.problem import EpilogueSpec, Problem
-
-# Whether A and B are read in vectors, and whether there may be an epilogue.
-Reads: TypeAlias = tuple[bool, bool, bool]
+from tilesmith.core.problem import Problem
 
 
 def runs_on(device: Device) -> bool:
@@ -52,14 +45,3 @@ def rejects_single(problem: Problem, device: Device) -> str | None:
 def swap_ab_for_few_rows(problem: Problem) -> Problem:
     """The product, or its transpose: that which has fewer rows than columns."""
     return problem.transposed if problem.n < problem.m else problem
-
-
-def kind_of_reads(a_vectors: bool, b_vectors: bool, epilogue: EpilogueSpec | None) -> Reads:
-    """A kernel that reads single values may have any epilogue: it costs nothing beside them, and there are fewer."""
-    return a_vectors, b_vectors, epilogue is not None or not (a_vectors and b_vectors)
-
-
-def kinds_of_reads() -> Iterator[Reads]:
-    """All that there are."""
-    yield True, True, False
-    yield from ((a, b, True) for a, b in itertools.product((True, False), repeat=2))

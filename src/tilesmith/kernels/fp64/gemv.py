@@ -19,7 +19,7 @@ from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejec
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import output, split_k_reduce
 from tilesmith.kernels.blank import blank
-from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, kind_of_reads, kinds_of_reads
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import common
 from tilesmith.kernels.fp64.common import swap_ab_for_few_rows
@@ -106,7 +106,7 @@ def kernels(device: Device) -> Iterator[Kernel]:
     blocks = [(lines, _MAX_THREADS) for lines in _LINES if lines < _MAX_LINES]
     blocks += [(_MAX_LINES, threads) for threads in threads_of_all_lines]
     for lines, threads in blocks:
-        yield from (_kernel(lines, threads, *each) for each in common.kinds_of_reads())
+        yield from (_kernel(lines, threads, *each) for each in kinds_of_reads())
     yield from split_k_reduce.kernels()
 
 
@@ -141,7 +141,7 @@ def plan(problem: Problem, device: Device) -> Plan:
         line_blocks=line_blocks,
         epilogue=EpilogueParameters.of(spec, 0),
     )
-    reads = common.kind_of_reads(aligned_lines(p.a), aligned_lines(p.b.transposed), spec)
+    reads = kind_of_reads(aligned_lines(p.a), aligned_lines(p.b.transposed), spec)
     kernel = _kernel(lines, threads, *reads)
     grid = (line_blocks * split_k, 1, 1)
     launches = [KernelLaunch(kernel, parameters, grid, awaits_predecessor=True, multiplies=True)]

@@ -21,7 +21,7 @@ from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejec
 from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels import output, split_k_reduce
 from tilesmith.kernels.blank import blank
-from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, kind_of_reads, kinds_of_reads
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import common
 from tilesmith.kernels.fp64.common import swap_ab_for_few_rows
@@ -148,7 +148,7 @@ def kernels(device: Device) -> Iterator[Kernel]:
     if not common.runs_on(device):
         return
     for row_groups, column_warps, along_k in itertools.product(_WARPS, _COLUMN_WARPS, (True, False)):
-        yield from (_kernel(row_groups, column_warps, along_k, *each) for each in common.kinds_of_reads())
+        yield from (_kernel(row_groups, column_warps, along_k, *each) for each in kinds_of_reads())
     yield from split_k_reduce.kernels()
 
 
@@ -209,7 +209,7 @@ def plan(problem: Problem, device: Device, cut: _Cut | None = None) -> Plan:
         epilogue=EpilogueParameters.of(spec, 0),
     )
     row_groups = _row_groups(p)
-    reads = common.kind_of_reads(aligned_lines(p.a), aligned_lines(lines), spec)
+    reads = kind_of_reads(aligned_lines(p.a), aligned_lines(lines), spec)
     kernel = _kernel(row_groups, cut.column_warps, along_k, *reads)
     launches = [
         KernelLaunch(

@@ -49,9 +49,7 @@ def rejects(problem: Problem, device: Device) -> str | None:
 
 
 def _is_line(matrix: Matrix) -> bool:
-    """Whether TMA reads its rows as they lie. What repeats rows, or columns, is left to others."""
-    if (matrix.rows > 1 and matrix.row_stride == 0) or (matrix.columns > 1 and matrix.column_stride == 0):
-        return False
+    """Whether TMA reads its rows as they lie."""
     found = operand.direct(matrix, "a")
     return found is not None and not found.mn_major
 

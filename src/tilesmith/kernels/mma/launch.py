@@ -23,7 +23,7 @@ from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import output
 from tilesmith.kernels.blank import blank
-from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, kind_of_reads, kinds_of_reads
 from tilesmith.kernels.mma.tiles import MMA, Cut, Lines, Tile, blocks_per_sm
 from tilesmith.kernels.operand import aligned_lines
 
@@ -81,16 +81,9 @@ class Parameters(ParameterBlock):
 
 def kernels(sums: str, tiles: tuple[Tile, ...]) -> Iterator[Kernel]:
     """All that products with these tiles may take."""
-    for tile, *along_k in itertools.product(tiles, (True, False), (True, False)):
-        for aligned in itertools.product((True, False), repeat=2):
-            a, b = map(Lines, along_k, aligned)
-            for has_epilogue in {_has_epilogue(a, b, is_asked) for is_asked in (True, False)}:
-                yield _kernel(sums, tile, a, b, has_epilogue)
-
-
-def _has_epilogue(a: Lines, b: Lines, is_asked: bool) -> bool:
-    """A kernel that reads single values may have any epilogue: so there are fewer."""
-    return is_asked or not (a.aligned and b.aligned)
+    for tile, a_along_k, b_along_k in itertools.product(tiles, (True, False), (True, False)):
+        for a_aligned, b_aligned, has_epilogue in kinds_of_reads():
+            yield _kernel(sums, tile, Lines(a_along_k, a_aligned), Lines(b_along_k, b_aligned), has_epilogue)
 
 
 @cache
@@ -135,9 +128,10 @@ def launch(problem: Problem, sums: str, cut: Cut, partials: output.Output | None
     p, (tile, split_k) = problem.stored_by_rows, cut
     tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
     a, b = Lines.of(p.a), Lines.of(p.b.transposed)
-    kernel = _kernel(sums, tile, a, b, _has_epilogue(a, b, p.epilogue is not None and partials is None))
+    spec = p.epilogue if partials is None else None  # or else that of the launch that adds the parts
+    _, _, has_epilogue = kind_of_reads(a.aligned, b.aligned, spec)
     return KernelLaunch(
-        kernel,
+        _kernel(sums, tile, a, b, has_epilogue),
         _parameters(problem, cut, partials),
         grid=(tiles_n * p.batches, tiles_m, split_k),
         awaits_predecessor=True,

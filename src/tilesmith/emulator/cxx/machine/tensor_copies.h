@@ -46,15 +46,11 @@ struct BoxOperation : Operation {
   }
 };
 
-// Float32 to 11 bits, to the nearest, and of two to the even one.
 inline void round_to_tf32(unsigned char (&piece)[granule_bytes]) {
-  for (unsigned i = 0; i < granule_bytes; i += sizeof(std::uint32_t)) {
-    std::uint32_t bits;
-    std::memcpy(&bits, piece + i, sizeof bits);
-    if ((bits & 0x7f800000) != 0x7f800000)
-      bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
-    std::memcpy(piece + i, &bits, sizeof bits);
-  }
+  std::uint32_t values[granule_bytes / sizeof(std::uint32_t)];
+  std::memcpy(values, piece, sizeof values);
+  for (std::uint32_t& bits : values) bits = bits_to_tf32(bits);
+  std::memcpy(piece, values, sizeof values);
 }
 
 struct TensorLoad : BoxOperation {

@@ -5,10 +5,7 @@
 
 namespace tilesmith::ptx {
 
-__device__ __forceinline__ unsigned to_tf32(float x) {
-  const unsigned bits = emulator::bits_of(x);
-  return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
-}
+__device__ __forceinline__ unsigned to_tf32(float x) { return emulator::bits_to_tf32(emulator::bits_of(x)); }
 
 __device__ __forceinline__ void mma_tf32(float (&sum)[4], const unsigned (&a)[8], const unsigned (&b)[4]) {
   const auto wide = [](unsigned bits) { return static_cast<double>(emulator::float_of(bits)); };
