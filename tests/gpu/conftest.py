@@ -24,6 +24,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
+def no_graph_dies_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph that an earlier test left in a cycle of references, and that Python's collector destroys during a
+    capture, breaks the capture, and every test after it. So torch collects before each."""
+    monkeypatch.setattr(torch.compiler.config, "force_cudagraph_gc", True)
+
+
+@pytest.fixture(autouse=True)
 def own_seed(request: pytest.FixtureRequest) -> None:
     """Every test draws the same values in each run, alone or among others: its name is the seed."""
     seed = zlib.crc32(request.node.nodeid.encode())
