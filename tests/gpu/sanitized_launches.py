@@ -23,7 +23,7 @@ from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tf32
-from tilesmith.kernels.mma.family import FP64, TF32
+from tilesmith.kernels.mma.family import FP64, HALF, TF32
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
 from tilesmith.runtime.executor import compiled, pack
@@ -148,6 +148,16 @@ def mma_launches() -> Iterator[Launch]:
         yield candidate.plan(), a, b
 
 
+def half_mma_launches() -> Iterator[Launch]:
+    """The same of 16 bits, whose lines are aligned to 16, 4 or 2 bytes."""
+    shapes = [(64, 64, 128), (70, 514, 66), (67, 133, 65), (17, 1, 33)]
+    for (m, k, n), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.bfloat16, "cuda") for shape in ((m, k), (k, n)))
+        a, b = a.T.contiguous().T if x else a, b.T.contiguous().T if y else b
+        for candidate in HALF.candidates(Problem.of(a, b), device.installed(0)):
+            yield candidate.plan(), a, b
+
+
 def pack_launches() -> Iterator[Launch]:
     """Packing, and products with packed operands, for ordinary values and for all others."""
     shapes = [((264, 200), (200, 296)), ((137, 9000), (9000, 263)), ((3, 1, 131, 67), (2, 67, 71))]
@@ -216,6 +226,7 @@ KINDS: Final = {
     "zeros": zeros_launches,
     "gemv": dot_launches,
     "mma": mma_launches,
+    "half_mma": half_mma_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,
     "epilogue": epilogue_launches,

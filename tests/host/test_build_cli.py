@@ -23,7 +23,7 @@ from tilesmith.runtime import archive, cache, compiler, cubins, source
 ARCH = "sm_90a"
 
 
-PRODUCT = ("--shape", "63x63x63", "--dtype", "bfloat16")  # one kernel realigns the operands, one multiplies
+PRODUCT = ("--shape", "1023x1023x1023", "--dtype", "bfloat16")  # one kernel realigns the operands, one multiplies
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def build(*arguments: str) -> Result:
 
 
 def expected() -> dict[Kernel, bytes]:
-    a, b = (torch.empty(63, 63, dtype=torch.bfloat16, device="meta") for _ in "ab")
+    a, b = (torch.empty(1023, 1023, dtype=torch.bfloat16, device="meta") for _ in "ab")
     launches = choose(Problem.of(a, b), named("h200")).launches
     return {launch.kernel: source.render(launch.kernel).encode() for launch in launches}
 

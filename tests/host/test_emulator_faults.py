@@ -166,7 +166,7 @@ a barrier for most
   deadlock: .*threads 77-77: 1 of 32 lanes are at __syncwarp at kernels/simt/simt\.cu:\d+
 no wait for copies
   fp64_mma kernels/mma/mma.cu
-- ptx::copy_wait<plan::stages - 2>();
+- ptx::copy_wait<steps_ahead - 1>();
 +
   copied_tile\.cuh:\d+.* that an asynchronous copy has not delivered yet
 no wait for the launch before

@@ -21,7 +21,7 @@ from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
 from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters, Schedule
-from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_TF32
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_HALVES, TILES_OF_TF32
 from tilesmith.runtime import source
 
 pytestmark = pytest.mark.xdist_group("kernel parts")  # one worker builds them, once
@@ -41,7 +41,8 @@ class Copied(NamedTuple):
     group: int
     threads: int
     along_k: bool
-    aligned: bool
+    copy_bytes: int
+    itemsize: int
 
     @property
     def name(self) -> str:
@@ -49,8 +50,9 @@ class Copied(NamedTuple):
 
     @property
     def code(self) -> str:
-        own = ", ".join(str(int(each)) for each in self)
-        tile = f"CopiedTile<{own}>"
+        number = {4: "unsigned", 2: "unsigned short"}[self.itemsize]
+        own = ", ".join(str(int(each)) for each in self[:-1])
+        tile = f"CopiedTile<{number}, {own}>, {number}"
         copies = f"find_copies<{tile}, {self.extent}, {self.depth}, {self.threads}, {int(self.along_k)}>(to);"
         reads = f"find_reads<{tile}, {self.group}>(to, mn, k);"
         return (
@@ -60,12 +62,14 @@ class Copied(NamedTuple):
 
 
 def copied_tiles() -> list[Copied]:
-    """The tiles of A and B of mma.cu, along K and across it, by vectors and by elements."""
+    """The tiles of A and B of mma.cu, along K and across it, by vectors and by words."""
     found = []
-    for tile, along_k, aligned in itertools.product(TILES_OF_DOUBLES + TILES_OF_TF32, (False, True), (False, True)):
-        rest = (tile.threads, along_k, aligned)
-        found.append(Copied(tile.m, tile.k, tile.m // tile.warps_m // 8, *rest))
-        found.append(Copied(tile.n, tile.k, tile.n // tile.warps_n // 8, *rest))
+    of_each_size = ((4, TILES_OF_DOUBLES + TILES_OF_TF32), (2, TILES_OF_HALVES))
+    for (itemsize, own), along_k, copy_bytes in itertools.product(of_each_size, (False, True), (4, 16)):
+        for tile in own:
+            rest = (tile.threads, along_k, copy_bytes, itemsize)
+            found.append(Copied(tile.m, tile.k, tile.m // tile.warps_m // 8, *rest))
+            found.append(Copied(tile.n, tile.k, tile.n // tile.warps_n // 8, *rest))
     return list(dict.fromkeys(found))
 
 
@@ -117,25 +121,26 @@ def test_a_conflict_is_seen() -> None:
 
 @pytest.mark.parametrize("tile", COPIED, ids=lambda each: each.name)
 def test_copies_fill_a_tile_once_and_no_bank_is_asked_twice(tile: Copied, parts: ctypes.CDLL) -> None:
-    width, size = 4 if tile.aligned else 1, tile.extent * tile.depth
-    first = found(getattr(parts, f"copies_{tile.name}"), size // width // 32, 32, 1)
-    words = first + np.arange(width, dtype=np.int32)
+    width, size = tile.copy_bytes // 4, tile.extent * tile.depth * tile.itemsize // 4
+    bytes_to = found(getattr(parts, f"copies_{tile.name}"), size // width // 32, 32, 1)
+    assert not (bytes_to % tile.copy_bytes).any()
+    words = bytes_to // 4 + np.arange(width, dtype=np.int32)
     assert np.array_equal(np.sort(words.ravel()), np.arange(size))
-    assert not (first % width).any()
     assert {conflicts(instruction) for instruction in words} == {0}
 
 
 @pytest.mark.parametrize("tile", COPIED, ids=lambda each: each.name)
 def test_warps_read_a_copied_tile_once_and_no_bank_is_asked_twice(tile: Copied, parts: ctypes.CDLL) -> None:
     seen = []
+    of_word = 4 // tile.itemsize
     for place in itertools.product(range(0, tile.extent, 8 * tile.group), range(0, tile.depth, 16)):
-        words = found(getattr(parts, f"reads_{tile.name}"), 32, tile.group, 4, arguments=place)
-        seen.append(words.ravel())
-        by_instruction = words.transpose((1, 0, 2) if tile.along_k else (2, 0, 1))
+        elements = found(getattr(parts, f"reads_{tile.name}"), 32, tile.group, 4, arguments=place)
+        seen.append(elements.ravel())
+        by_instruction = elements.transpose((1, 0, 2) if tile.along_k else (2, 0, 1))
         width = by_instruction.shape[-1]
         assert (by_instruction == by_instruction[..., :1] + np.arange(width)).all()
         assert not (by_instruction[..., 0] % width).any()
-        assert {conflicts(instruction) for instruction in by_instruction} == {0}
+        assert {conflicts(instruction[..., ::of_word] // of_word) for instruction in by_instruction} == {0}
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(tile.extent * tile.depth))
 
 

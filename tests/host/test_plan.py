@@ -147,6 +147,7 @@ def assert_legal(plan: Plan) -> None:
         "simt": assert_legal_simt,
         "fp64_mma": assert_legal_mma,
         "tf32_mma": assert_legal_mma,
+        "half_mma": assert_legal_mma,
         "skinny": assert_legal_in_doubles,
         "gemv": assert_legal_in_doubles,
         "hopper": assert_legal_hopper,
@@ -262,7 +263,12 @@ def test_any_product_of_16_bit_floats_has_a_legal_plan_on_hopper(problem: Proble
             (problem.n, b.column_stride),
         )
     )
-    assert plan.name.partition(" ")[0] == ("simt" if repeats or len(problem.batch) > 3 else "hopper")
+    if len(problem.batch) > 3:
+        assert plan.family == "simt"
+    elif repeats:
+        assert plan.family == ("half_mma" if problem.out.dtype == a.dtype == b.dtype else "simt")
+    else:
+        assert plan.family in ("hopper", "half_mma")
 
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)

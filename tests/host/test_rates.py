@@ -14,7 +14,7 @@ from tilesmith.core.gpu_files import FIT, GpuFile, gpu_files
 from tilesmith.core.roofline import Peak
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import cost as hopper_cost
-from tilesmith.kernels.mma import tiles as mma_tiles
+from tilesmith.kernels.mma import cost as mma_cost
 from tilesmith.kernels.simt import family as simt
 from tilesmith.override.cutover import TorchTimes
 from tilesmith.runtime.executor import HostRates
@@ -23,8 +23,9 @@ READERS: dict[str, type] = {
     "clocks": rates.Clocks,
     "host": HostRates,
     "hopper": hopper_cost.Rates,
-    "mma.fp64": mma_tiles.Rates,
-    "mma.tf32": mma_tiles.Rates,
+    "mma.fp64": mma_cost.Rates,
+    "mma.tf32": mma_cost.Rates,
+    "mma.half": mma_cost.Rates,
     "fp64.skinny": skinny.Rates,
     "fp64.gemv": gemv.Rates,
     "simt": simt.Rates,

@@ -13,27 +13,28 @@ namespace tilesmith::emulator {
 Index thread_index, block_index, grid_size, block_size;
 unsigned char* shared_window;
 
-static std::vector<unsigned> copied;  // where copies go
+static std::vector<unsigned> copied;  // where copies go, in bytes
 
-void copy_start(unsigned to, const void*, int, int) { copied.push_back(to / sizeof(float)); }
+void copy_start(unsigned to, const void*, int, int) { copied.push_back(to); }
 
 }  // namespace tilesmith::emulator
 
 using namespace tilesmith;
 
-// Shared memory in which every word has its number.
-static float* numbered(int words) {
-  static std::vector<unsigned> memory;
-  memory.resize(words);
-  std::iota(memory.begin(), memory.end(), 0u);
+// Shared memory in which every element, of as many bytes as an unsigned number, has its number.
+template <typename Number>
+static void* numbered(int elements) {
+  static std::vector<Number> memory;
+  memory.resize(elements);
+  std::iota(memory.begin(), memory.end(), Number(0));
   emulator::shared_window = reinterpret_cast<unsigned char*>(memory.data());
-  return reinterpret_cast<float*>(memory.data());
+  return memory.data();
 }
 
-// The first words of the copies of a block: of the first instruction those of all threads, then of the next.
-template <typename Tile, int extent, int depth, int threads, bool along_k>
+// Where the copies of a block go, in bytes: of the first instruction those of all threads, then of the next.
+template <typename Tile, typename Number, int extent, int depth, int threads, bool along_k>
 void find_copies(unsigned* to) {
-  float* const tile = numbered(Tile::floats);
+  Number* const tile = static_cast<Number*>(numbered<Number>(Tile::elements));
   for (int thread = 0; thread < threads; ++thread) {
     emulator::thread_index.x = thread;
     emulator::copied.clear();
@@ -42,14 +43,15 @@ void find_copies(unsigned* to) {
   }
 }
 
-// The words that a warp reads whose tile is from here on: [neighbour][k] of each lane.
-template <typename Tile, int group>
+// The elements that a warp reads whose tile is from here on: [neighbour][k] of each lane.
+template <typename Tile, typename Number, int group>
 void find_reads(unsigned* to, int first_mn, int first_k) {
-  const float* const tile = numbered(Tile::floats);
+  const Number* const tile = static_cast<const Number*>(numbered<Number>(Tile::elements));
   for (int lane = 0; lane < 32; ++lane) {
-    float values[group][lane_k];
+    Quad<Number> values[group];
     Tile::read(values, tile, Tile::place(first_mn + group_of(lane / 4) * group, first_k + lane % 4 * lane_k));
-    std::memcpy(to + lane * group * lane_k, values, sizeof values);
+    for (const Quad<Number>& quad : values)
+      for (const Number number : quad.element) *to++ = number;
   }
 }
 
@@ -57,7 +59,7 @@ void find_reads(unsigned* to, int first_mn, int first_k) {
 template <int extent, bool mn_major>
 void find_fragments(unsigned* to) {
   using Tile = Fp32Tile<extent, mn_major>;
-  numbered(Tile::bytes / sizeof(float));
+  numbered<unsigned>(Tile::bytes / sizeof(unsigned));
   for (int thread = 0; thread < warpgroup_threads; ++thread) {
     const typename Tile::Reader reader(thread);
     const Fp32Fragment parts[] = {reader.template read<0>(0), reader.template read<1>(0), reader.template read<2>(0),

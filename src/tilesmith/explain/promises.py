@@ -23,7 +23,9 @@ class Promises:
         sums = words.sums
         if plan.split_k > 1:
             sums += f" K is summed in {plan.split_k} such parts, which are rounded to float32 and added in their order."
-        is_independent = plan.split_k == 1 and not _sizes_decide(plan)
+        if (sets := _sets_of_warps(plan)) > 1:
+            sums += f" {sets} sets of warps divide K, and their sums are added in their order."
+        is_independent = not _splits_k(plan) and not _sizes_decide(plan)
         return cls(is_independent, _determinism(plan, words.values_decide), sums, words.error)
 
     def lines(self) -> Iterator[str]:
@@ -32,16 +34,27 @@ class Promises:
         yield from paragraph(self.error, "  error      ")
 
 
+def _splits_k(plan: Plan) -> bool:
+    """Whether sums of parts of K are added, among blocks or inside of them."""
+    return plan.split_k > 1 or _sets_of_warps(plan) > 1
+
+
+def _sets_of_warps(plan: Plan) -> int:
+    """Those that divide K."""
+    return 1 if plan.tiling is None else plan.tiling.worker_sets
+
+
 def _sizes_decide(plan: Plan) -> bool:
-    """Whether kernels of other arithmetic do the same types at other sizes."""
+    """Whether kernels of other arithmetic do the same types at other sizes. Those that sum in the same way have the
+    same bits."""
     served = [family for family in FAMILIES if not family.is_fallback and family.serves(plan.problem, plan.device)]
-    return len(served) > 1
+    return len({family.sum_words(plan) for family in served}) > 1
 
 
 def _determinism(plan: Plan, values_decide: bool) -> str:
     again = "The same call gives the same bits."
     if not _sizes_decide(plan):
-        if plan.split_k > 1:
+        if _splits_k(plan):
             return f"{again} How K is split depends on all sizes, so other rows may change the last bits of a row."
         return f"{again} An element depends on its row of A and its column of B alone, whatever the other rows are."
     what = "which kernel runs depends on all sizes"

@@ -132,5 +132,10 @@ def kind_of_reads(a_vectors: bool, b_vectors: bool, epilogue: EpilogueSpec | Non
 
 def kinds_of_reads() -> Iterator[Reads]:
     """All that there are."""
-    yield True, True, False
-    yield from ((a, b, True) for a, b in itertools.product((True, False), repeat=2))
+    for a, b in itertools.product((True, False), repeat=2):
+        yield from ((a, b, has_epilogue) for has_epilogue in epilogues_with_reads(a and b))
+
+
+def epilogues_with_reads(in_vectors: bool) -> tuple[bool, ...]:
+    """Whether kernels that read so may have an epilogue."""
+    return (False, True) if in_vectors else (True,)

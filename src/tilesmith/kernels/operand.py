@@ -164,11 +164,11 @@ def walked_dims(batch: Sequence[int]) -> int:
     return len(batch) if len(batch) < 2 else MAX_BATCH_DIMS
 
 
-def aligned_lines(lines: Matrix) -> bool:
-    """Every row is contiguous, and starts at a multiple of the max_line access."""
-    if lines.alignment < ALIGNMENT or (lines.columns != 1 and lines.column_stride != 1):
+def aligned_lines(lines: Matrix, access: int = ALIGNMENT) -> bool:
+    """Every row is contiguous, and starts at a multiple of an access of so many bytes."""
+    if lines.alignment < access or (lines.columns != 1 and lines.column_stride != 1):
         return False
-    granule = ALIGNMENT // lines.dtype.itemsize
+    granule = access // lines.dtype.itemsize
     if lines.rows != 1 and lines.row_stride % granule:
         return False
     return not lines.batch_strides or not any(stride % granule for stride in lines.batch_strides)

@@ -1,8 +1,8 @@
 // Copies 16-bit operands whose strides TMA cannot take into dense, padded lines. One
 // launch serves both operands of a product.
 //
-// A warp copies a few segments at a time, of one line or of several short ones. The source of a line may start at any
-// element: it is read in aligned vectors of 16 bytes, and shifted into place.
+// All vectors of 16 bytes of the copies are counted, and each thread makes a few. The source of a line may start at any
+// element: it is read in aligned vectors, and shifted into place.
 
 #include "batch.cuh"
 #include "element.cuh"
@@ -13,8 +13,8 @@ namespace tilesmith {
 
 using Bits = unsigned short;
 constexpr int vector = 16 / sizeof(Bits);
-constexpr int segment = plan::segment, at_once = plan::at_once;
-static_assert(segment == 32 * vector);
+constexpr int at_once = plan::at_once;  // of a thread
+static_assert(vector == plan::vector);
 
 using plan::Copy;
 using plan::Parameters;
@@ -38,15 +38,15 @@ __device__ __forceinline__ Words shifted(Words first, Words second, int elements
   return {{w[0], w[1], w[2], w[3]}};
 }
 
-// What a lane copies of a segment: the vector at an element of a line. None, if that is past its end.
+// What a thread copies: the vector at an element of a line. None, if that is past its end.
 struct Part {
   const Bits* from;  // the line's start
   Bits* to;
   int at;
 };
 
-__device__ __forceinline__ Part part(const Copy& c, unsigned task, int lane) {
-  const unsigned line = task / c.segments;
+__device__ __forceinline__ Part part(const Copy& c, unsigned number) {
+  const unsigned line = number / c.vectors_of_line;
   unsigned batch = line / c.lines;
   const Bits* from = c.source + (line - batch * c.lines) * c.line_stride;
   if (batch > 0)
@@ -55,14 +55,15 @@ __device__ __forceinline__ Part part(const Copy& c, unsigned task, int lane) {
       from += batch % c.batch_size[d] * c.batch_stride[d];
       batch /= c.batch_size[d];
     }
-  const int at = static_cast<int>(task - line * c.segments) * segment + lane * vector;
-  return {from, c.target + line * c.pitch + at, task < c.tasks ? at : c.length};
+  const int at = static_cast<int>(number - line * c.vectors_of_line) * vector;
+  return {from, c.target + line * c.pitch + at, number < c.vectors ? at : c.length};
 }
 
-__device__ __forceinline__ void copy_segments(const Copy& c, unsigned first_task, int lane) {
+// Copies a warp's vectors, of which the first is `first`.
+__device__ __forceinline__ void copy_vectors(const Copy& c, unsigned first, int lane) {
   Part parts[at_once];
 #pragma unroll
-  for (int i = 0; i < at_once; ++i) parts[i] = part(c, first_task + i, lane);
+  for (int i = 0; i < at_once; ++i) parts[i] = part(c, first + i * 32 + lane);
 
   if (c.element_stride == 1) {
     Words words[at_once][2];
@@ -101,15 +102,16 @@ __device__ __forceinline__ void copy_segments(const Copy& c, unsigned first_task
 extern "C" __global__ void __launch_bounds__(plan::threads) realign(const __grid_constant__ Parameters p) {
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  unsigned task = (blockIdx.x * (plan::threads / 32) + threadIdx.x / 32) * at_once;
+  constexpr unsigned of_warp = 32 * at_once;
+  unsigned first = (blockIdx.x * (plan::threads / 32) + threadIdx.x / 32) * of_warp;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const Copy& copy = p.copies[i];
-    if (task < copy.tasks) {
-      copy_segments(copy, task, threadIdx.x % 32);
+    if (first < copy.vectors) {
+      copy_vectors(copy, first, threadIdx.x % 32);
       return;
     }
-    task -= (copy.tasks + at_once - 1) / at_once * at_once;
+    first -= (copy.vectors + of_warp - 1) / of_warp * of_warp;
   }
 }
 

@@ -25,15 +25,15 @@ from tilesmith.kernels.blank import blank
 from tilesmith.kernels.operand import Operand, moving_batch
 
 _THREADS: Final = 128
-_SEGMENT: Final = 256  # elements: a vector for each lane
-_AT_ONCE: Final = 2  # segments of a warp, so that their reads are under way together
+_VECTOR: Final = 8  # elements
+_AT_ONCE: Final = 2  # vectors of a thread, so that their reads are under way together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants(KernelConstants):
     """The constants of realign.cu."""
 
-    segment: int = _SEGMENT
+    vector: int = _VECTOR
     at_once: int = _AT_ONCE
 
 
@@ -48,15 +48,15 @@ class Copy(ParameterBlock):
     batch_stride: Int64s
     pitch: Int64  # of the lines of the copy
     lines: UInt32  # of one matrix
-    tasks: UInt32  # segments of all lines of all matrices
+    vectors: UInt32  # of all lines of all matrices
     length: Int32
-    segments: UInt32  # of a line
+    vectors_of_line: UInt32
     batch_size: UInt32s
 
     @classmethod
     def of(cls, copy: Operand, source: Buffer, batch: Sequence[int]) -> "Copy":
         matrix = copy.matrix
-        segments = math.ceil(copy.length / _SEGMENT)
+        vectors_of_line = math.ceil(copy.length / _VECTOR)
         batch_size, batch_stride = moving_batch(matrix, batch)
         line_stride, element_stride = (
             (matrix.column_stride, matrix.row_stride) if copy.mn_major else (matrix.row_stride, matrix.column_stride)
@@ -69,9 +69,9 @@ class Copy(ParameterBlock):
             batch_stride=batch_stride,
             pitch=copy.line_stride,
             lines=copy.lines,
-            tasks=copy.lines * segments * math.prod(batch_size),
+            vectors=copy.lines * vectors_of_line * math.prod(batch_size),
             length=copy.length,
-            segments=segments,
+            vectors_of_line=vectors_of_line,
             batch_size=batch_size,
         )
 
@@ -99,7 +99,7 @@ def launch(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> Ke
     """The launch that makes the copies, each from a buffer."""
     own = [Copy.of(copy, source, batch) for copy, source in copies]
     parameters = Parameters(copies=(own[0], own[-1]))
-    warps = sum(math.ceil(copy.tasks / _AT_ONCE) for copy in own)
+    warps = sum(math.ceil(copy.vectors / (32 * _AT_ONCE)) for copy in own)
     return KernelLaunch(
         _kernel(),
         parameters,

@@ -1,5 +1,7 @@
 """How the launches explain themselves that come before and after a product, whatever family makes it."""
 
+import torch
+
 from tilesmith.core.numbers import listed
 from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.kernels import realign, split_k_reduce
@@ -31,6 +33,13 @@ def describe(launch: KernelLaunch, plan: Plan) -> LaunchWords:
             return LaunchWords(f"adds the {plan.split_k} parts of K in their order into {output}")
         case unknown:
             raise TypeError(f"{type(unknown).__name__} are no constants of a launch around a product")
+
+
+def sums_of_halves(plan: Plan) -> SumWords:
+    """The sums of 16-bit operands on the tensor cores."""
+    out = plan.problem.out.dtype
+    rounded = "" if out == torch.float32 else f", and of one rounding to {str(out).removeprefix('torch.')}"
+    return SumWords("One sum in float32 on the tensor cores, in the order of K.", f"That of sums in float32{rounded}.")
 
 
 def error_of_float32(plan: Plan) -> str:

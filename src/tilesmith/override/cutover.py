@@ -11,7 +11,8 @@ import torch
 from tilesmith.core import rates
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import ALIGNMENT, Matrix, Problem
-from tilesmith.kernels import family_of, realign
+from tilesmith.kernels import family_of
+from tilesmith.kernels.operand import aligned_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +100,17 @@ def _torch_has_tensor_cores(plan: Plan) -> str | None:
 def _torchs_us(plan: Plan, times: TorchTimes) -> tuple[float, str] | None:
     """About how long torch takes, where that may be less than we do; and what is hard for us."""
     p = plan.problem
-    realigns = any(isinstance(launch.kernel.constants, realign.Constants) for launch in plan.launches)
-    if realigns and min(p.m, p.n) <= times.max_few:
+    has_odd_lines = not all(aligned_lines(each) or aligned_lines(each.transposed) for each in (p.a, p.b))
+    if has_odd_lines and min(p.m, p.n) <= times.max_few:
         us = _input_bytes(p) / times.realigned_few.bytes_per_us
-        return us, "operands that would have to be realigned, for a few rows or columns"
-    if realigns and min(p.m, p.n) <= times.max_narrow:
+        return us, "operands in lines that are not aligned, for a few rows or columns"
+    if has_odd_lines and min(p.m, p.n) <= times.max_narrow:
         us = times.realigned_narrow.of(_input_bytes(p), p.flops)
-        return us, "operands that would have to be realigned, for not many rows or columns"
+        return us, "operands in lines that are not aligned, for not many rows or columns"
     if not _has_aligned_lines(p.out):
         us = times.unaligned_results.of(_out_bytes(p), p.flops)
         return us, "16-bit results in lines that are not aligned"
-    if p.batches > 1 and not realigns and p.k >= times.min_batched_k:
+    if p.batches > 1 and not has_odd_lines and p.k >= times.min_batched_k:
         us = times.batched.us + p.flops / times.batched.flops_per_us
         return us, "matrices of a batch that do not fill our tiles"
     return None

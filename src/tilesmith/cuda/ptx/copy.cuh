@@ -18,8 +18,13 @@ __device__ __forceinline__ void copy_start_16_of_line(unsigned to, const void* f
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
 }
 
+// The same of 4 bytes.
+__device__ __forceinline__ void copy_start_4(unsigned to, const void* from, int valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+}
+
 // Copies 4 bytes, or writes zeros and does not read the source.
-__device__ __forceinline__ void copy_start_4(unsigned to, const void* from, bool is_valid) {
+__device__ __forceinline__ void copy_start_4_or_none(unsigned to, const void* from, bool is_valid) {
   asm volatile(
       "{\n.reg .pred ignored;\n"
       "setp.eq.u32 ignored, %2, 0;\n"

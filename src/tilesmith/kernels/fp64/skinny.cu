@@ -64,7 +64,7 @@ __device__ __forceinline__ int bytes_of(int count) {
 __device__ __forceinline__ void copy_elements(unsigned to, const float* from, long long stride, int count) {
 #pragma unroll
   for (int i = 0; i < vector; ++i)
-    ptx::copy_start_4(to + i * static_cast<int>(sizeof(float)), from + i * stride, i < count);
+    ptx::copy_start_4_or_none(to + i * static_cast<int>(sizeof(float)), from + i * stride, i < count);
 }
 
 // Copies the steps of a warp, one after the other.

@@ -58,10 +58,7 @@ def _has_terms(plan: Plan) -> bool:
 def sum_words(plan: Plan) -> SumWords:
     problem = plan.problem
     if not _has_terms(plan):
-        out = str(problem.out.dtype).removeprefix("torch.")
-        rounded = "" if problem.out.dtype == torch.float32 else f", and of one rounding to {out}"
-        sums = "One sum in float32 on the tensor cores, in the order of K."
-        return SumWords(sums, f"That of sums in float32{rounded}.")
+        return words.sums_of_halves(plan)
     if SCHEMES[problem.accuracy].ordinary.terms > 1 and problem.k > TILE_K:
         sums = f"The tensor cores sum {TILE_K} of K at a time; these sums are added in float32, with rounding."
     else:

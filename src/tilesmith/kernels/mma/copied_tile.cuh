@@ -5,6 +5,9 @@
 //
 // A warp takes 8 groups of `group` neighbours along mn, and 16 of K at once. A lane has one of the groups, and 4
 // neighbours along K: that is a few vectors, whichever way the tile lies.
+//
+// Copies of 16 or 4 bytes start many tiles ahead. Less cannot be copied so: single values of 16 bits pass through
+// registers, which hold one tile.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -18,47 +21,68 @@ constexpr int lane_k = 4;  // of a lane, side by side
 // results one lane gets, are four groups apart: so four lanes' groups, which they store at once, lie side by side.
 __device__ __forceinline__ constexpr int group_of(int row) { return row / 2 + row % 2 * 4; }
 
-template <int extent, int depth, int group, int threads, bool along_k, bool aligned>
+// A lane's neighbours along K.
+template <typename Element>
+using Quad = Vector<Element, lane_k>;
+
+template <typename Element, int extent, int depth, int group, int threads, bool along_k, int copy_bytes>
 class CopiedTile {
   static_assert(group == 2 || group == 4);
   static_assert(extent % (8 * group) == 0 && depth % 16 == 0);
 
-  static constexpr int vector = aligned ? 4 : 1;                    // floats of a copy
+  static constexpr int vector = copy_bytes / sizeof(Element);       // elements of a copy
   static constexpr int line = (along_k ? depth : extent) / vector;  // copies side by side
   static constexpr int lines_at_once = threads / line;
   static constexpr int copies = extent * depth / vector / threads;  // of a thread
   static_assert(line * lines_at_once == threads && copies * vector * threads == extent * depth && copies <= 32);
 
-  const float* cursor_;  // this thread's first copy of the next tile
-  int step_;             // from one of its copies to the next
-  int advance_;          // from one tile to the next
-  int valid_;            // across K: floats of a copy that are inside of the matrix
-  unsigned inside_;      // along K: bit i: its i-th copy is
+ public:
+  static constexpr int elements = extent * depth;
+  static constexpr bool is_held = copy_bytes < 4;  // in registers
+
+ private:
+  const Element* cursor_;  // this thread's first copy of the next tile
+  int step_;               // from one of its copies to the next
+  int advance_;            // from one tile to the next
+  int valid_;              // across K: elements of a copy that are inside of the matrix
+  unsigned inside_;        // along K: bit i: its i-th copy is
+  Element held_[is_held ? copies : 1];
 
   static __device__ __forceinline__ int in_line() { return threadIdx.x % line * vector; }
   static __device__ __forceinline__ int across(int i) { return threadIdx.x / line + i * lines_at_once; }
-  static __device__ __forceinline__ int clamp(int floats) { return max(min(floats, vector), 0); }
+  static __device__ __forceinline__ int clamp(int elements) { return max(min(elements, vector), 0); }
+  static __device__ __forceinline__ unsigned first_place() {
+    return along_k ? place(across(0), in_line()) : place(in_line(), across(0));
+  }
+  static __device__ __forceinline__ constexpr unsigned step_of_places(int i) {
+    return along_k ? place(i * lines_at_once, 0) : place(0, i * lines_at_once);
+  }
 
  public:
-  static constexpr int floats = extent * depth;
-
   // Where an element of the tile lies. Each bit of the place is one of mn or k, or the sum of two: with numbers that
   // share no bits, place(x + y) is place(x) ^ place(y), and all that does not depend on the thread is a constant.
   static __device__ __forceinline__ constexpr unsigned place(unsigned mn, unsigned k) {
-    if (along_k)
-      return (mn * depth + k) ^ mn / (4 * group) % 2 * 16;
+    constexpr unsigned half_line = 64 / sizeof(Element);  // of the banks
+    if (along_k) {
+      const unsigned own_group = mn / group;
+      const unsigned quarters = sizeof(Element) == 2 ? own_group % 2 * half_line / 2 : 0;
+      return (mn * depth + k) ^ quarters ^ own_group / 4 % 2 * half_line;
+    }
     const unsigned quad = k / lane_k % 4;
+    if (sizeof(Element) == 2)
+      return (k * extent + mn) ^ quad % 2 * 2 * lane_k * (group == 4 ? 1 : 2) ^ quad / 2 * half_line;
     return (k * extent + mn) ^ (group == 4 ? quad * 4 : quad % 2 * 4 + quad / 2 * 16);
   }
 
   // place ^ constant, the upper bits as an addition, which can be part of an instruction's address: only the lower ones
   // may be set in both.
   static __device__ __forceinline__ unsigned beyond(unsigned place, unsigned constant) {
-    return (place ^ constant % 32) + constant / 32 * 32;
+    constexpr unsigned line_of_banks = 128 / sizeof(Element);
+    return (place ^ constant % line_of_banks) + constant / line_of_banks * line_of_banks;
   }
 
   // The tile whose first row or column is `first`, of a matrix with `size` of them.
-  __device__ __forceinline__ CopiedTile(const float* matrix, int first, int size, long long stride_mn,
+  __device__ __forceinline__ CopiedTile(const Element* matrix, int first, int size, long long stride_mn,
                                         long long stride_k)
       : step_(static_cast<int>(lines_at_once * (along_k ? stride_mn : stride_k))),
         advance_(static_cast<int>(depth * stride_k)),
@@ -72,38 +96,51 @@ class CopiedTile {
 
   // Starts the copies of the next tile along K, which has `k_left` elements before K's end. What is past an edge of the
   // matrix is zero, in both operands where it is past the end of K, so that a NaN on one side meets no product.
-  __device__ __forceinline__ void start(float* tile, int k_left) {
-    const unsigned own = along_k ? place(across(0), in_line()) : place(in_line(), across(0));
+  __device__ __forceinline__ void start(Element* tile, int k_left) {
+    const unsigned first = first_place();
     const int valid = along_k ? clamp(k_left - in_line()) : valid_;
 #pragma unroll
     for (int i = 0; i < copies; ++i) {
-      const bool is_inside = along_k ? inside_ >> i & 1u : across(i) < k_left;
-      const unsigned step = along_k ? place(i * lines_at_once, 0) : place(0, i * lines_at_once);
-      const unsigned to = ptx::shared_address(tile + beyond(own, step));
-      if constexpr (aligned)
-        ptx::copy_start_16(to, cursor_ + i * step_, is_inside ? valid * 4 : 0);
+      const bool is_inside = along_k ? (inside_ >> i & 1u) != 0 : across(i) < k_left;
+      const Element* const from = cursor_ + i * step_;
+      const unsigned to = ptx::shared_address(tile + beyond(first, step_of_places(i)));
+      const int valid_bytes = is_inside ? valid * static_cast<int>(sizeof(Element)) : 0;
+      if constexpr (copy_bytes == 16)
+        ptx::copy_start_16(to, from, valid_bytes);
+      else if constexpr (vector > 1)
+        ptx::copy_start_4(to, from, valid_bytes);
+      else if constexpr (!is_held)
+        ptx::copy_start_4_or_none(to, from, is_inside && valid);
       else
-        ptx::copy_start_4(to, cursor_ + i * step_, is_inside && valid);
+        held_[i] = is_inside && valid ? *from : Element{};
     }
     cursor_ += advance_;
   }
 
+  // Stores the tile whose copies were started last, if registers hold it.
+  __device__ __forceinline__ void put(Element* tile) const {
+    if constexpr (is_held) {
+      const unsigned first = first_place();
+#pragma unroll
+      for (int i = 0; i < copies; ++i) tile[beyond(first, step_of_places(i))] = held_[i];
+    }
+  }
+
   // A lane's values, of which the first is at `at`.
-  static __device__ __forceinline__ void read(float (&values)[group][lane_k], const float* tile, unsigned at) {
+  static __device__ __forceinline__ void read(Quad<Element> (&values)[group], const Element* tile, unsigned at) {
     if constexpr (along_k) {
 #pragma unroll
-      for (int j = 0; j < group; ++j) {
-        const auto found = *reinterpret_cast<const Vector<float, lane_k>*>(tile + beyond(at, place(j, 0)));
-#pragma unroll
-        for (int i = 0; i < lane_k; ++i) values[j][i] = found.element[i];
-      }
+      for (int j = 0; j < group; ++j)
+        values[j] = *reinterpret_cast<const Quad<Element>*>(tile + beyond(at, place(j, 0)));
     } else {
+      Vector<Element, group> found[lane_k];
 #pragma unroll
-      for (int i = 0; i < lane_k; ++i) {
-        const auto found = *reinterpret_cast<const Vector<float, group>*>(tile + beyond(at, place(0, i)));
+      for (int i = 0; i < lane_k; ++i)
+        found[i] = *reinterpret_cast<const Vector<Element, group>*>(tile + beyond(at, place(0, i)));
 #pragma unroll
-        for (int j = 0; j < group; ++j) values[j][i] = found.element[j];
-      }
+      for (int j = 0; j < group; ++j)
+#pragma unroll
+        for (int i = 0; i < lane_k; ++i) values[j].element[i] = found[i].element[j];
     }
   }
 };

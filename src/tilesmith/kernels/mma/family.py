@@ -1,10 +1,9 @@
-"""float32 by mma.cu: on the tensor cores as doubles, for small products or short sums; or as TF32.
+"""What mma.cu multiplies on the tensor cores: float32 as doubles or as TF32, and 16 bits.
 
 The operands are read as they lie, in one launch. Where there are few tiles, K is cut into parts, whose sums a last
 launch adds in order.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +19,22 @@ from tilesmith.core.plan import Cost, Details, Kernel, Plan, Rejection, Tiling
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import output, split_k_reduce
 from tilesmith.kernels.family import Candidate
-from tilesmith.kernels.mma import launch, tiles
-from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_TF32, Cut, Lines, Rates, Tile, blocks_per_sm
+from tilesmith.kernels.mma import launch
+from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles
+from tilesmith.kernels.mma.launch import Arithmetic
+from tilesmith.kernels.mma.tiles import (
+    TILES_OF_DOUBLES,
+    TILES_OF_HALVES,
+    TILES_OF_TF32,
+    Cut,
+    Tile,
+)
 
 _MAX_TILES_M: Final = 65535  # of the grid's second dimension
 _INT_MAX: Final = 2**31 - 1
-_LARGEST_STEP: Final = max(max(tile.m, tile.n, tile.k) for tile in (*TILES_OF_DOUBLES, *TILES_OF_TF32))
+_LARGEST_STEP: Final = max(
+    max(tile.m, tile.n, tile.k) for tile in (*TILES_OF_DOUBLES, *TILES_OF_TF32, *TILES_OF_HALVES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,8 @@ class Mma:
     """One of the families: what it multiplies in, and its tiles."""
 
     name: str
-    sums: str
+    dtypes: tuple[torch.dtype, ...]  # of the operands and the output
+    sums: torch.dtype
     tiles: tuple[Tile, ...]
     rates: str  # the table
 
@@ -42,11 +52,12 @@ class Mma:
 
     def _rejects_type(self, problem: Problem, device: Device) -> str | None:
         if device.capability != (9, 0):
-            what = "products of doubles are fast" if self.sums == "double" else "conversion to TF32 is one instruction"
-            return f"its {what} on compute capability 9.0"
-        if {problem.a.dtype, problem.b.dtype} != {torch.float32} or problem.accuracy == "ieee":
-            return "is for float32, and does not sum in one chain"
-        if self.sums == "float" and problem.accuracy != "tf32":
+            return "is built and measured for compute capability 9.0"
+        if {problem.a.dtype, problem.b.dtype, problem.out.dtype} not in ({dtype} for dtype in self.dtypes):
+            return f"is for operands and outputs of {' or '.join(str(dtype)[6:] for dtype in self.dtypes)}"
+        if problem.accuracy == "ieee":
+            return "does not sum in one chain"
+        if torch.float32 in self.dtypes and self.sums == torch.float32 and problem.accuracy != "tf32":
             return "rounds its operands to TF32"
         return None
 
@@ -77,17 +88,16 @@ class Mma:
         return self._candidate(problem, device, cut, sum(clocks))
 
     def min_cycles(self, problem: Problem, device: Device) -> float:
-        return tiles.min_cycles(problem, device, self._rates(device))
+        return min_cycles(problem, device, self._rates(device))
 
     def _rates(self, device: Device) -> Rates:
         return rates.section(device, self.rates, Rates)
 
     def _costs(self, problem: Problem, device: Device) -> Iterator[tuple[Cut, tuple[float, float]]]:
-        p, r = problem.stored_by_rows, self._rates(device)
-        lines = Lines.of(p.a), Lines.of(p.b.transposed)
+        p = problem.stored_by_rows
+        costs = Costs(p, device, self._rates(device))
         suited = [tile for tile in self.tiles if _fits_a_grid(tile, p.m, p.n, p.batches)]  # of what is not rejected
-        cuts = itertools.chain.from_iterable(tiles.cuts(p, device, tile) for tile in suited)
-        return ((cut, tiles.cost(p, device, cut, r, *lines)) for cut in cuts)
+        return ((cut, costs.of(cut)) for tile in suited for cut in costs.cuts(tile))
 
     def _candidate(self, problem: Problem, device: Device, cut: Cut, cycles: float) -> Candidate:
         return Candidate(f"{self.name} {cut}", cycles, partial(self.plan, problem, device, cut))
@@ -102,18 +112,19 @@ class Mma:
     def kernels(self, device: Device) -> Iterator[Kernel]:
         """Every kernel that a plan may have."""
         if device.capability == (9, 0):
-            yield from launch.kernels(self.sums, self.tiles)
+            for dtype in self.dtypes:
+                yield from launch.kernels(Arithmetic(dtype, self.sums), self.tiles)
             yield from split_k_reduce.kernels()
 
     def plan(self, problem: Problem, device: Device, cut: Cut) -> Plan:
         """The plan that uses this tile, and these parts of K."""
         p, (tile, split_k) = problem.stored_by_rows, cut
-        a, b = Lines.of(p.a), Lines.of(p.b.transposed)
-        partials = output.partial(p.out, split_k * p.batches, 0, torch.float64) if split_k > 1 else None
-        launches = [launch.launch(problem, self.sums, cut, partials)]
+        arithmetic = Arithmetic(p.out.dtype, self.sums)
+        partials = output.partial(p.out, split_k * p.batches, 0, arithmetic.partials) if split_k > 1 else None
+        launches = [launch.launch(problem, arithmetic, cut, partials)]
         if partials is not None:
             launches.append(split_k_reduce.launch(p, partials, split_k))
-        product, reduction = tiles.cost(p, device, cut, self._rates(device), a, b)
+        product, reduction = Costs(p, device, self._rates(device)).of(cut)
         cost = Cost(product=product, reduction=reduction)
         tiling = Tiling(
             rows=tile.m,
@@ -122,7 +133,7 @@ class Mma:
             worker_rows=tile.m // tile.warps_m,
             worker_columns=tile.n // tile.warps_n,
             units=math.prod(launches[0].grid),
-            units_at_once=device.sm_count * blocks_per_sm(tile, a, b),
+            units_at_once=device.sm_count * tile.blocks_per_sm,
             parts_of_k=split_k,
             worker_sets=tile.warps_k,
             swap_ab=p is not problem,
@@ -156,5 +167,6 @@ def _fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
     return math.ceil(m / tile.m) <= _MAX_TILES_M and math.ceil(n / tile.n) * batches <= _INT_MAX
 
 
-FP64: Final = Mma("fp64_mma", "double", TILES_OF_DOUBLES, "mma.fp64")
-TF32: Final = Mma("tf32_mma", "float", TILES_OF_TF32, "mma.tf32")
+FP64: Final = Mma("fp64_mma", (torch.float32,), torch.float64, TILES_OF_DOUBLES, "mma.fp64")
+TF32: Final = Mma("tf32_mma", (torch.float32,), torch.float32, TILES_OF_TF32, "mma.tf32")
+HALF: Final = Mma("half_mma", (torch.float16, torch.bfloat16), torch.float32, TILES_OF_HALVES, "mma.half")

@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated
+from typing import Annotated, NamedTuple
+
+import torch
 
 from tilesmith.core.params import (
     MAX_BATCH_DIMS,
@@ -23,8 +25,9 @@ from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import output
 from tilesmith.kernels.blank import blank
-from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, kind_of_reads, kinds_of_reads
-from tilesmith.kernels.mma.tiles import MMA, Cut, Lines, Tile, blocks_per_sm
+from tilesmith.kernels.element import CUDA_TYPES
+from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, epilogues_with_reads, kind_of_reads
+from tilesmith.kernels.mma.tiles import MAX_GROUP, MMA, Cut, Lines, Tile, copy_widths, lines_of
 from tilesmith.kernels.operand import aligned_lines
 
 
@@ -32,7 +35,10 @@ from tilesmith.kernels.operand import aligned_lines
 class Constants(KernelConstants):
     """The constants of mma.cu."""
 
-    Sum: str  # double, or float for operands as TF32
+    Element: str  # of the operands
+    Sum: str  # double, or float: then operands of float32 are multiplied as TF32
+    Partial: str  # of a part of K
+    Output: str
     mma_m: int = MMA[0]
     mma_n: int = MMA[1]
     mma_k: int = MMA[2]
@@ -45,9 +51,9 @@ class Constants(KernelConstants):
     blocks_per_sm: int
     stages: int
     a_along_k: bool
-    a_aligned: bool
+    a_copy_bytes: int
     b_along_k: bool
-    b_aligned: bool
+    b_copy_bytes: int
     epilogue: EpilogueConstants
 
 
@@ -55,9 +61,9 @@ class Constants(KernelConstants):
 class Parameters(ParameterBlock):
     """The parameters of mma.cu."""
 
-    a: Annotated[Pointer, to("const float")]
-    b: Annotated[Pointer, to("const float")]
-    out: Annotated[Pointer, to("void")]  # floats; if they are parts of sums, doubles
+    a: Annotated[Pointer, to("const Element")]
+    b: Annotated[Pointer, to("const Element")]
+    out: Annotated[Pointer, to("void")]  # Output; Partial if they are parts of sums
     a_stride_m: Int64
     a_stride_k: Int64
     b_stride_k: Int64
@@ -73,35 +79,52 @@ class Parameters(ParameterBlock):
     k: Int32
     part_k: Int32  # of a block, if K is cut into parts; or else K
     tiles_n: Int32
-    out_is_aligned: Int32
+    stores_groups: Int32  # of columns
     out_is_partial: Int32
     out_part_stride: Int64
     epilogue: EpilogueParameters
 
 
-def kernels(sums: str, tiles: tuple[Tile, ...]) -> Iterator[Kernel]:
+class Arithmetic(NamedTuple):
+    """What is multiplied, and what it is summed in."""
+
+    dtype: torch.dtype  # of the operands and the output
+    sums: torch.dtype
+
+    @property
+    def partials(self) -> torch.dtype:
+        """Sums of parts of K."""
+        return torch.float64 if self.dtype == torch.float32 else self.sums
+
+
+def kernels(arithmetic: Arithmetic, tiles: tuple[Tile, ...]) -> Iterator[Kernel]:
     """All that products with these tiles may take."""
     for tile, a_along_k, b_along_k in itertools.product(tiles, (True, False), (True, False)):
-        for a_aligned, b_aligned, has_epilogue in kinds_of_reads():
-            yield _kernel(sums, tile, Lines(a_along_k, a_aligned), Lines(b_along_k, b_aligned), has_epilogue)
+        for a_bytes, b_bytes in copy_widths(arithmetic.dtype.itemsize):
+            a, b = Lines(a_along_k, a_bytes), Lines(b_along_k, b_bytes)
+            for has_epilogue in epilogues_with_reads(a.is_aligned and b.is_aligned):
+                yield _kernel(arithmetic, tile, a, b, has_epilogue)
 
 
 @cache
-def _kernel(sums: str, tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Kernel:
+def _kernel(arithmetic: Arithmetic, tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Kernel:
     constants = Constants(
-        Sum=sums,
+        Element=CUDA_TYPES[arithmetic.dtype],
+        Sum=CUDA_TYPES[arithmetic.sums],
+        Partial=CUDA_TYPES[arithmetic.partials],
+        Output=CUDA_TYPES[arithmetic.dtype],
         tile_m=tile.m,
         tile_n=tile.n,
         tile_k=tile.k,
         warps_m=tile.warps_m,
         warps_n=tile.warps_n,
         warps_k=tile.warps_k,
-        blocks_per_sm=blocks_per_sm(tile, a, b),
+        blocks_per_sm=tile.blocks_per_sm,
         stages=tile.stages,
         a_along_k=a.along_k,
-        a_aligned=a.aligned,
+        a_copy_bytes=a.copy_bytes,
         b_along_k=b.along_k,
-        b_aligned=b.aligned,
+        b_copy_bytes=b.copy_bytes,
         epilogue=EpilogueConstants(any=has_epilogue),
     )
     dims = (0,) * MAX_BATCH_DIMS
@@ -119,19 +142,19 @@ def _kernel(sums: str, tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Ke
         constants,
         parameters,
         threads=tile.threads,
-        shared_bytes=tile.shared_bytes,
+        shared_bytes=tile.shared_bytes(arithmetic.dtype.itemsize),
     )
 
 
-def launch(problem: Problem, sums: str, cut: Cut, partials: output.Output | None) -> KernelLaunch:
+def launch(problem: Problem, arithmetic: Arithmetic, cut: Cut, partials: output.Output | None) -> KernelLaunch:
     """The launch that multiplies, into the output or partial products of it."""
     p, (tile, split_k) = problem.stored_by_rows, cut
     tiles_m, tiles_n = math.ceil(p.m / tile.m), math.ceil(p.n / tile.n)
-    a, b = Lines.of(p.a), Lines.of(p.b.transposed)
+    a, b = lines_of(p)
     spec = p.epilogue if partials is None else None  # or else that of the launch that adds the parts
-    _, _, has_epilogue = kind_of_reads(a.aligned, b.aligned, spec)
+    _, _, has_epilogue = kind_of_reads(a.is_aligned, b.is_aligned, spec)
     return KernelLaunch(
-        _kernel(sums, tile, a, b, has_epilogue),
+        _kernel(arithmetic, tile, a, b, has_epilogue),
         _parameters(problem, cut, partials),
         grid=(tiles_n * p.batches, tiles_m, split_k),
         awaits_predecessor=True,
@@ -173,7 +196,9 @@ def _parameters(problem: Problem, cut: Cut, partials: output.Output | None) -> P
         k=p.k,
         part_k=p.k if partials is None else cut.part_k(p.k),
         tiles_n=math.ceil(p.n / cut.tile.n),
-        out_is_aligned=int(partials is None and aligned_lines(p.out) and p.out.column_stride == 1),
+        stores_groups=int(
+            partials is None and aligned_lines(p.out) and p.out.column_stride == 1 and p.n % MAX_GROUP == 0
+        ),
         out_is_partial=int(partials is not None),
         out_part_stride=part_stride,
         epilogue=EpilogueParameters.of(p.epilogue if partials is None else None, MAX_BATCH_DIMS, fastest_first=True),

@@ -1,142 +1,52 @@
-// C = A B for float32, by the products that a warp of the tensor cores has in its registers: of doubles, where products
-// are exact, sums are of doubles and a result is rounded once; or of TF32, with sums of float32.
+// C = A B by the products that a warp of the tensor cores has in its registers. float32: of doubles, where products are
+// exact, sums are of doubles and a result is rounded once; or of TF32, with sums of float32. 16 bits, with sums of
+// float32.
 //
 // A block computes a tile of C. Tiles of A and B pass through a ring in shared memory. The warps divide the tile, and
 // K; what they have of K is added at the end, in order. Which k of the product instruction is which of K does not
 // matter as long as both operands agree: a lane takes four neighbours. So it is with rows and columns, see group_of.
 //
 // Where tiles are few, K is cut into parts, of blocks next to each other in the grid's third dimension. These store
-// sums of doubles, and leave the rest to split_k_reduce.
+// their sums, and leave the rest to split_k_reduce.
 //
 // The translation unit defines the constants in namespace plan before it includes this file.
 
 #include "batch.cuh"
 #include "kernels/epilogue.cuh"
+#include "kernels/mma/arithmetic.cuh"
 #include "kernels/mma/copied_tile.cuh"
-#include "ptx/dmma.cuh"
+#include "kernels/mma/results.cuh"
 #include "ptx/grid.cuh"
-#include "ptx/tf32.cuh"
 #include "ptx/warp.cuh"
 
 namespace tilesmith {
 
-constexpr int mma_m = plan::mma_m, mma_n = plan::mma_n, mma_k = plan::mma_k;
-constexpr int warp_m = plan::tile_m / plan::warps_m;
-constexpr int warp_n = plan::tile_n / plan::warps_n;
-constexpr int mmas_m = warp_m / mma_m;
-constexpr int mmas_n = warp_n / mma_n;
-constexpr int k_round = mma_k * plan::warps_k;  // of K that all warps multiply at once
-constexpr int tiles_of_warps = plan::warps_m * plan::warps_n;
-static_assert(tiles_of_warps * plan::warps_k * 32 == plan::threads);
-static_assert(mmas_m * mma_m == warp_m && mmas_n * mma_n == warp_n && plan::tile_k % k_round == 0);
+using plan::Element;
+using Own = Arithmetic<Element, Sum>;
+using OwnEpilogue = Epilogue<Output, max_batch_dims>;
+using TileOfA =
+    CopiedTile<Element, plan::tile_m, plan::tile_k, 2 * mmas_m, plan::threads, plan::a_along_k, plan::a_copy_bytes>;
+using TileOfB =
+    CopiedTile<Element, plan::tile_n, plan::tile_k, mmas_n, plan::threads, plan::b_along_k, plan::b_copy_bytes>;
+constexpr bool is_held = TileOfA::is_held || TileOfB::is_held;
+constexpr int steps_ahead = is_held ? 2 : plan::stages - 1;  // of the copies; registers hold one step
+static_assert(steps_ahead < plan::stages);
 
-constexpr int sums = 4 * mmas_m * mmas_n;    // of a lane: 2 mmas_m rows with two groups of mmas_n columns each
-constexpr int share = sums / plan::warps_k;  // of those, what it stores
-static_assert(share % mmas_n == 0);
-
-using plan::Parameters;
-using plan::Sum;
-using OwnEpilogue = Epilogue<float, max_batch_dims>;
-
-// What the tensor cores take of a float, for sums of a type.
-template <typename>
-struct Arithmetic;
-template <>
-struct Arithmetic<double> {
-  using Factor = double;
-  static constexpr bool cuts_off = false;
-  static __device__ __forceinline__ double factor(float x) { return x; }
-  static __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)[8], const double (&b)[4]) {
-    ptx::dmma(sum, a, b);
-  }
-};
-template <>
-struct Arithmetic<float> {
-  using Factor = unsigned;
-  static constexpr bool cuts_off = true;
-  static __device__ __forceinline__ unsigned factor(float x) { return ptx::to_tf32(x); }
-  static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[8], const unsigned (&b)[4]) {
-    ptx::mma_tf32(sum, a, b);
-  }
-};
-using Own = Arithmetic<Sum>;
-
-using TileOfA = CopiedTile<plan::tile_m, plan::tile_k, 2 * mmas_m, plan::threads, plan::a_along_k, plan::a_aligned>;
-using TileOfB = CopiedTile<plan::tile_n, plan::tile_k, mmas_n, plan::threads, plan::b_along_k, plan::b_aligned>;
+constexpr int k_round = plan::mma_k * plan::warps_k;  // of K that all warps multiply at once
+static_assert(plan::tile_k % k_round == 0);
 
 struct RingStage {
-  float a[TileOfA::floats];
-  float b[TileOfB::floats];
+  Element a[TileOfA::elements];
+  Element b[TileOfB::elements];
 };
 struct Shared {
   RingStage ring[plan::stages];
 };
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
-// The sums of the warps that divide K, in the place of the ring.
-using Pair = Vector<Sum, 2>;
-using Partial = Pair[plan::warps_k][tiles_of_warps][sums / 2][32];
-static_assert(plan::warps_k == 1 || (sizeof(Partial) <= sizeof(Shared) && share % 2 == 0));
-
-// The results of all warps, in the same place. Rows are apart by an odd number of vectors.
-using Results = float[plan::tile_m][plan::tile_n + 4];
+// What warps exchange takes the place of the ring.
+static_assert(plan::warps_k == 1 || (sizeof(PartsOfK) <= sizeof(Shared) && share % 2 == 0));
 static_assert(sizeof(Results) <= sizeof(Shared));
-static_assert(plan::threads % plan::tile_n == 0);
-
-// A thread's part of the tile.
-struct Share {
-  const int lane, warp_tile, warp_k;
-
-  // That warp_k is one of few, the compiler cannot know of a number that it has forgotten.
-  __device__ __forceinline__ explicit Share(unsigned thread)
-      : lane(thread % 32),
-        warp_tile(thread / 32 % tiles_of_warps),
-        warp_k(thread % plan::threads / 32 / tiles_of_warps) {}
-
-  __device__ __forceinline__ int first_n_of_warp() const { return warp_tile % plan::warps_n * warp_n; }
-  __device__ __forceinline__ int first_m() const {
-    return warp_tile / plan::warps_n * warp_m + group_of(lane / 4) * 2 * mmas_m;
-  }
-  // The i-th of the sums that it stores is in one of its groups of columns: there are two in each of its rows.
-  __device__ __forceinline__ int group(int i) const { return (warp_k * share + i) / mmas_n; }
-  __device__ __forceinline__ int first_column(int i) const {
-    return first_n_of_warp() + group_of(lane % 4 * 2 + group(i) % 2) * mmas_n;
-  }
-};
-
-// What this warp has of the sums to store, all parts of K added.
-__device__ __forceinline__ void add_parts(Sum (&total)[share], const Sum (&sum)[sums], Shared& shared, int warp_k,
-                                          int warp_tile, int lane) {
-  if constexpr (plan::warps_k == 1) {
-#pragma unroll
-    for (int i = 0; i < share; ++i) total[i] = sum[i];
-  } else {
-    Partial& partial = reinterpret_cast<Partial&>(shared);
-    Sum own[share];
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < sums; i += 2) {
-      if (i / share == warp_k) {
-        own[i % share] = sum[i];
-        own[i % share + 1] = sum[i + 1];
-      } else {
-        partial[warp_k][warp_tile][i / 2][lane] = {sum[i], sum[i + 1]};
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < share; i += 2) {
-#pragma unroll
-      for (int part = 0; part < plan::warps_k; ++part) {
-        Pair x = {own[i], own[i + 1]};
-        if (part != warp_k)
-          x = partial[part][warp_tile][(warp_k * share + i) / 2][lane];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) total[i + e] = part == 0 ? x.element[e] : total[i + e] + x.element[e];
-      }
-    }
-  }
-}
 
 extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     mma(const __grid_constant__ Parameters p) {
@@ -145,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   ptx::grid_launch_dependents();
 
   const int first_k = blockIdx.z * p.part_k, k = min(p.k - first_k, p.part_k);
-  const float* a = p.a + first_k * p.a_stride_k;
-  const float* b = p.b + first_k * p.b_stride_k;
+  const Element* a = p.a + first_k * p.a_stride_k;
+  const Element* b = p.b + first_k * p.b_stride_k;
   int tile_n = blockIdx.x;
   if (tile_n >= p.tiles_n) {
     const int matrix = blockIdx.x / p.tiles_n;
@@ -162,6 +72,12 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   const int first_n = tile_n * plan::tile_n;
   TileOfA a_tile(a, first_m, p.m, p.a_stride_m, p.a_stride_k);
   TileOfB b_tile(b, first_n, p.n, p.b_stride_n, p.b_stride_k);
+  const auto after = [&](RingStage* stage) {
+    return stage == &shared.ring[plan::stages - 1] ? &shared.ring[0] : stage + 1;
+  };
+  const auto before = [&](RingStage* stage) {
+    return stage == &shared.ring[0] ? &shared.ring[plan::stages - 1] : stage - 1;
+  };
   const auto start = [&](RingStage* stage, int k_left) {
     if (k_left > 0) {
       a_tile.start(stage->a, k_left);
@@ -169,49 +85,55 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     }
     ptx::copy_commit();
   };
+  // Stores what registers hold of the step that was started last.
+  const auto put = [&](RingStage* stage) {
+    a_tile.put(stage->a);
+    b_tile.put(stage->b);
+  };
 
   ptx::grid_dependency_wait();
+  start(&shared.ring[0], k);
+  if constexpr (is_held)
+    put(&shared.ring[0]);
 #pragma unroll 1
-  for (int i = 0; i < plan::stages - 1; ++i) start(&shared.ring[i], k - i * plan::tile_k);
+  for (int i = 1; i < steps_ahead; ++i) start(&shared.ring[i], k - i * plan::tile_k);
 
   const Share reader(threadIdx.x);
   const int warp_k = reader.warp_k;
-  const int own_k = warp_k * mma_k + reader.lane % 4 * lane_k;
+  const int own_k = warp_k * plan::mma_k + reader.lane % 4 * lane_k;
   const unsigned own_a = TileOfA::place(reader.first_m(), own_k);
   const unsigned own_b = TileOfB::place(reader.first_n_of_warp() + group_of(reader.lane / 4) * mmas_n, own_k);
 
   Sum sum[mmas_m][mmas_n][4] = {};
-  const auto after = [&](RingStage* stage) {
-    return stage == &shared.ring[plan::stages - 1] ? &shared.ring[0] : stage + 1;
-  };
   RingStage* stage = &shared.ring[0];
-  RingStage* free_stage = &shared.ring[plan::stages - 1];
+#pragma unroll 1
   for (int k_left = k; k_left > 0; k_left -= plan::tile_k) {
-    ptx::copy_wait<plan::stages - 2>();
+    ptx::copy_wait<steps_ahead - 1>();
     __syncthreads();  // the copies of all threads are there, and all have read what is free now
-    start(free_stage, k_left - (plan::stages - 1) * plan::tile_k);
-    Sum tile_sum[mmas_m][mmas_n][4];
-    Sum(&found)[mmas_m][mmas_n][4] = Own::cuts_off ? tile_sum : sum;
+    if constexpr (!is_held)
+      start(before(stage), k_left - steps_ahead * plan::tile_k);
+    Sum step_sum[mmas_m][mmas_n][4];
+    Sum(&found)[mmas_m][mmas_n][4] = Own::cuts_off ? step_sum : sum;
     if constexpr (Own::cuts_off)
 #pragma unroll
-      for (int i = 0; i < sums; ++i) tile_sum[i / (4 * mmas_n)][i / 4 % mmas_n][i % 4] = 0;
+      for (int i = 0; i < sums; ++i) step_sum[i / (4 * mmas_n)][i / 4 % mmas_n][i % 4] = 0;
 #pragma unroll
     for (int in_tile = 0; in_tile < plan::tile_k; in_tile += k_round) {
-      if (in_tile + warp_k * mma_k >= k_left)
+      if (in_tile + warp_k * plan::mma_k >= k_left)
         break;
-      float a_values[2 * mmas_m][lane_k], b_values[mmas_n][lane_k];
+      Quad<Element> a_values[2 * mmas_m], b_values[mmas_n];
       TileOfA::read(a_values, stage->a, TileOfA::beyond(own_a, TileOfA::place(0, in_tile)));
       TileOfB::read(b_values, stage->b, TileOfB::beyond(own_b, TileOfB::place(0, in_tile)));
-      Own::Factor a_factors[mmas_m][2 * lane_k];
+      Own::Factor a_factors[mmas_m][2 * Own::factors];
 #pragma unroll
       for (int i = 0; i < mmas_m; ++i)
 #pragma unroll
-        for (int e = 0; e < 2 * lane_k; ++e) a_factors[i][e] = Own::factor(a_values[2 * i + e % 2][e / 2]);
+        for (int e = 0; e < 2 * Own::factors; ++e) a_factors[i][e] = Own::factor(a_values[2 * i + e % 2], e / 2);
 #pragma unroll
       for (int j = 0; j < mmas_n; ++j) {
-        Own::Factor b_factors[lane_k];
+        Own::Factor b_factors[Own::factors];
 #pragma unroll
-        for (int e = 0; e < lane_k; ++e) b_factors[e] = Own::factor(b_values[j][e]);
+        for (int e = 0; e < Own::factors; ++e) b_factors[e] = Own::factor(b_values[j], e);
 #pragma unroll
         for (int i = 0; i < mmas_m; ++i) Own::multiply_add(found[i][j], a_factors[i], b_factors);
       }
@@ -221,10 +143,14 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
 #pragma unroll
       for (int i = 0; i < sums; ++i) {
         const int m = i / (4 * mmas_n), n = i / 4 % mmas_n, e = i % 4;
-        sum[m][n][e] += tile_sum[m][n][e];
+        sum[m][n][e] += step_sum[m][n][e];
       }
     stage = after(stage);
-    free_stage = after(free_stage);
+    if constexpr (is_held) {
+      if (k_left > plan::tile_k)
+        put(stage);
+      start(after(stage), k_left - steps_ahead * plan::tile_k);
+    }
   }
 
   // What follows is found out only now: until here, registers are scarce.
@@ -240,75 +166,72 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   Sum ordered[sums], total[share];
 #pragma unroll
   for (int i = 0; i < sums; ++i) ordered[i] = sum[i / (4 * mmas_n)][i % mmas_n][i / mmas_n % 4];
-  add_parts(total, ordered, shared, own.warp_k, own.warp_tile, own.lane);
+  add_parts(total, ordered, reinterpret_cast<PartsOfK&>(shared), own.warp_k, own.warp_tile, own.lane);
 
   const auto row_of = [&](int i) { return own.first_m() + own.group(i) / 2; };
   const auto column_of = [&](int i) { return own.first_column(i) + i % mmas_n; };
+  const int rows = p.m - first_m, columns = p.n - first_n;  // that are inside of the output
+  const auto is_inside = [&](int i) { return row_of(i) < rows && column_of(i) < columns; };
+  out_offset += first_m * p.out_stride_m + first_n * p.out_stride_n;
 
   if (p.out_is_partial) {
-    double* const partial = static_cast<double*>(p.out) + out_offset + blockIdx.z * p.out_part_stride;
+    plan::Partial* const partial = static_cast<plan::Partial*>(p.out) + out_offset + blockIdx.z * p.out_part_stride;
 #pragma unroll
-    for (int i = 0; i < share; ++i) {
-      const int row = first_m + row_of(i), column = first_n + column_of(i);
-      if (row < p.m && column < p.n)
-        partial[row * p.out_stride_m + column * p.out_stride_n] = total[i];
-    }
+    for (int i = 0; i < share; ++i)
+      if (is_inside(i))
+        partial[row_of(i) * p.out_stride_m + column_of(i) * p.out_stride_n] = total[i];
     return;
   }
-  float* const out = static_cast<float*>(p.out) + out_offset;
+  Output* const out = static_cast<Output*>(p.out) + out_offset;
 
   float values[share];
   if (epilogue.is_none()) {
 #pragma unroll
     for (int i = 0; i < share; ++i) values[i] = static_cast<float>(total[i]);
   } else {
-    // All that is added is read before the first result is stored: the reads wait for memory together.
-    OwnEpilogue::Addends addends[share];
+    // What is added to some of them is read before the first one is computed: the reads wait for memory together. With
+    // doubles there are fewer registers for that.
+    constexpr int some = share > 16 ? 64 / sizeof(Sum) : share;
+    constexpr int at_once = some > 8 ? mmas_n : some;  // few need no turns
 #pragma unroll
-    for (int i = 0; i < share; ++i) {
-      const int row = first_m + row_of(i), column = first_n + column_of(i);
-      addends[i] = epilogue.addends(row, column, row < p.m && column < p.n);
+    for (int first = 0; first < share; first += some) {
+      Sum some_sums[some];
+      float some_values[some];
+      OwnEpilogue::Addends addends[some];
+#pragma unroll
+      for (int i = 0; i < some; ++i) {
+        const int row = first_m + row_of(first + i), column = first_n + column_of(first + i);
+        addends[i] = epilogue.addends(row, column, is_inside(first + i));
+        some_sums[i] = total[first + i];
+      }
+      epilogue.of_all<at_once>(some_values, some_sums, addends);
+#pragma unroll
+      for (int i = 0; i < some; ++i) values[first + i] = some_values[i];
     }
-    constexpr int at_once = share > 8 ? mmas_n : share;  // those few need no turns
-    epilogue.of_all<at_once>(values, total, addends);
   }
-  using Group = Vector<float, mmas_n>;
+  using Group = Vector<Output, mmas_n>;
   Group results[share / mmas_n];
 #pragma unroll
-  for (int i = 0; i < share; ++i) results[i / mmas_n].element[i % mmas_n] = values[i];
+  for (int i = 0; i < share; ++i) results[i / mmas_n].element[i % mmas_n] = narrow<Output>(values[i]);
 
-  if (p.out_is_aligned) {
-#pragma unroll
-    for (int i = 0; i < share; i += mmas_n) {
-      const int row = first_m + row_of(i), column = first_n + column_of(i);
-      float* const to = out + row * p.out_stride_m + column;
-      if (row >= p.m)
-        continue;
-      if (column + mmas_n <= p.n) {
-        *reinterpret_cast<Group*>(to) = results[i / mmas_n];
-      } else {
-#pragma unroll
-        for (int e = 0; e < mmas_n; ++e)
-          if (column + e < p.n)
-            to[e] = results[i / mmas_n].element[e];
-      }
-    }
-  } else {
-    // A lane's results are stored one by one. In shared memory they change places, so that neighbours store neighbours.
-    Results& exchanged = reinterpret_cast<Results&>(shared);
-    __syncthreads();
+  if (p.stores_groups) {
 #pragma unroll
     for (int i = 0; i < share; i += mmas_n)
-      *reinterpret_cast<Group*>(&exchanged[row_of(i)][column_of(i)]) = results[i / mmas_n];
-    __syncthreads();
-    const int column = threadIdx.x % plan::tile_n;
-#pragma unroll 8
-    for (int i = 0; i < plan::tile_m * plan::tile_n / plan::threads; ++i) {
-      const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n;
-      if (first_m + row < p.m && first_n + column < p.n)
-        out[(first_m + row) * p.out_stride_m + (first_n + column) * p.out_stride_n] = exchanged[row][column];
-    }
+      if (is_inside(i))
+        *reinterpret_cast<Group*>(out + row_of(i) * p.out_stride_m + column_of(i)) = results[i / mmas_n];
+    return;
   }
+  // A lane would store its results one by one. In shared memory they change places: neighbours store neighbours.
+  Results& exchanged = reinterpret_cast<Results&>(shared);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < share; i += mmas_n)
+    *reinterpret_cast<Group*>(&exchanged[row_of(i)][column_of(i)]) = results[i / mmas_n];
+  __syncthreads();
+  if (sizeof(Output) == 2 && p.out_stride_n == 1)
+    store_pairs(exchanged, out, rows, columns, p);
+  else
+    store(exchanged, out, rows, columns, p);
 }
 
 }  // namespace tilesmith

@@ -10,7 +10,7 @@ def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
     c = launch.kernel.constants
     if not isinstance(c, Constants):
         return words.describe(launch, plan)
-    what = "doubles" if c.Sum == "double" else "float32 as TF32"
+    what = "16-bit values" if c.Element != "float" else "doubles" if c.Sum == "double" else "float32 as TF32"
     does = f"multiplies {what} on the tensor cores: tiles of {c.tile_m} x {c.tile_n}, {c.tile_k} of K at a time"
     partials = words.LEAVES_PARTIALS if plan.split_k > 1 else ""
     return LaunchWords(does + partials, pipeline_stages=c.stages)

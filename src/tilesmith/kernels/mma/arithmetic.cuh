@@ -1,0 +1,58 @@
+// What mma.cu multiplies, and in what it sums.
+#pragma once
+
+#include "element.cuh"
+#include "kernels/mma/copied_tile.cuh"
+#include "ptx/dmma.cuh"
+#include "ptx/half_mma.cuh"
+#include "ptx/tf32.cuh"
+
+namespace tilesmith {
+
+// What the tensor cores take of a lane's quad of a row or column, for sums of a type.
+template <typename, typename>
+struct Arithmetic;
+template <>
+struct Arithmetic<float, double> {
+  using Factor = double;
+  static constexpr int factors = lane_k;
+  static constexpr bool cuts_off = false;
+  static __device__ __forceinline__ double factor(const Quad<float>& quad, int i) { return quad.element[i]; }
+  static __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)[8], const double (&b)[4]) {
+    ptx::dmma(sum, a, b);
+  }
+};
+template <>
+struct Arithmetic<float, float> {
+  using Factor = unsigned;
+  static constexpr int factors = lane_k;
+  static constexpr bool cuts_off = true;
+  static __device__ __forceinline__ unsigned factor(const Quad<float>& quad, int i) {
+    return ptx::to_tf32(quad.element[i]);
+  }
+  static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[8], const unsigned (&b)[4]) {
+    ptx::mma_tf32(sum, a, b);
+  }
+};
+template <typename Half>
+struct ArithmeticOfPairs {
+  using Factor = unsigned;
+  static constexpr int factors = lane_k / 2;
+  static constexpr bool cuts_off = false;  // it does, but much less than results are rounded
+  static __device__ __forceinline__ unsigned factor(const Quad<Half>& quad, int i) {
+    return quad.element[2 * i].bits | static_cast<unsigned>(quad.element[2 * i + 1].bits) << 16;
+  }
+};
+template <>
+struct Arithmetic<float16, float> : ArithmeticOfPairs<float16> {
+  static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    ptx::mma_float16(sum, a, b);
+  }
+};
+template <>
+struct Arithmetic<bfloat16, float> : ArithmeticOfPairs<bfloat16> {
+  static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    ptx::mma_bfloat16(sum, a, b);
+  }
+};
+}  // namespace tilesmith
