@@ -67,9 +67,9 @@ class Linear(torch.nn.Linear):
         made.weight, made.bias = layer.weight, layer.bias
         return made.train(layer.training)
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         weight = self.weight if torch.compiler.is_compiling() else self._packed_weight() or self.weight
-        return linear(x, weight, self.bias, activation=self.activation, residual=residual, accuracy=self.accuracy)
+        return linear(input, weight, self.bias, activation=self.activation, residual=residual, accuracy=self.accuracy)
 
     def extra_repr(self) -> str:
         chosen = {"activation": self.activation, "accuracy": self.accuracy}

@@ -3,6 +3,7 @@
 import math
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,30 @@ def test_gradients_of_empty_products_are_torchs(a: tuple[int, ...], b: tuple[int
     tilesmith.matmul(x, y).sum().backward()
     assert x.grad is not None and torch.equal(x.grad, torch.zeros(a))
     assert y.grad is not None and torch.equal(y.grad, torch.zeros(b))
+
+
+@pytest.mark.parametrize("multiply", [tilesmith.matmul, lambda x, w: tilesmith.linear(x, w.T, activation="gelu")])
+@pytest.mark.parametrize("shape", [(4, 3, 7), (5, 7), (7,)], ids=str)
+def test_gradients_in_batches_are_those_one_by_one(
+    multiply: Callable[..., torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    x, w = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in (shape, (7, 6)))
+    y = multiply(x, w)
+    several = torch.randn(3, *y.shape, dtype=torch.float64)
+    found = torch.autograd.grad(y, (x, w), several, retain_graph=True, is_grads_batched=True)
+    for i, each in enumerate(several):
+        for batched, own in zip(found, torch.autograd.grad(y, (x, w), each, retain_graph=True), strict=True):
+            torch.testing.assert_close(batched[i], own)
+
+
+def test_a_vectorized_hessian_is_that_of_a_loop() -> None:
+    x, w = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return tilesmith.linear(x, w.T).pow(4).sum()
+
+    both = [torch.autograd.functional.hessian(norm, x, vectorize=vectorize) for vectorize in (False, True)]
+    torch.testing.assert_close(*both)
 
 
 def test_a_negated_out_is_written_with_its_sign() -> None:

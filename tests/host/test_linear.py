@@ -436,7 +436,7 @@ def test_an_exported_layer_holds_the_operator() -> None:
     targets = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
     assert targets == ["tilesmith.linear.default"]
     x, residual = random(3, 4, dtype=torch.float32), random(3, 2, dtype=torch.float32)
-    assert torch.equal(exported.module()(x, residual), layer(x, residual))
+    assert torch.equal(exported.module()(x, residual), layer(input=x, residual=residual))
 
 
 @pytest.mark.parametrize("target", [torch.bfloat16, torch.float16], ids=str)

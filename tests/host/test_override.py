@@ -122,6 +122,19 @@ def test_an_addition_with_a_beta_of_zero_ignores_nans_and_may_be_written_to_its_
     assert went() == {"addmm": (2, 0)}
 
 
+def test_factors_that_leave_out_the_product_or_are_not_finite_are_torchs() -> None:
+    special = A.clone()
+    special[0, 0], special[1, 1] = torch.nan, torch.inf
+    no_product, not_finite = "a factor of 0, which leaves out the product", "a factor that is no finite float32"
+    for beta, alpha, reason in ((1, 0, no_product), (2, -0.0, no_product), (1, torch.inf, not_finite)):
+        torchs = torch.addmm(C, special, B, beta=beta, alpha=alpha)
+        with ours():
+            close(torch.addmm(C, A, B, beta=2, alpha=3), 2 * C + 3 * AB)  # which does not decide for the next one
+            found = torch.addmm(C, special, B, beta=beta, alpha=alpha)
+        torch.testing.assert_close(found, torchs, rtol=0, atol=0, equal_nan=True)
+        assert (went(), reasons()) == ({"addmm": (1, 1)}, {reason})
+
+
 LOW_A, LOW_B, LOW_C = A.bfloat16(), B.T.contiguous().bfloat16().T, C.bfloat16()
 
 
@@ -174,6 +187,8 @@ def test_errors_are_torchs() -> None:
         lambda: torch.mm(A, B, out=torch.empty(5, 4, dtype=torch.int32)),
         lambda: torch.addmm(torch.ones(3, 3), A, B),
         lambda: torch.addmm(C, A, B, alpha=1j),
+        lambda: torch.addmm(C, A, B, alpha=1e40),
+        lambda: torch.addmm(C, A, B, beta=-1e40, out=torch.empty(5, 4)),
         lambda: torch.mm(A, B, out_dtype=torch.float64),
     ]
     for call in calls:

@@ -28,6 +28,7 @@ Route = tuple[Run | None, CallCount]  # who multiplies, or None for torch; and w
 
 _TAKEN: Final = frozenset({torch.float32, *SIXTEEN_BITS})
 _FLOAT32: Final = torch.float32
+_MAX_FLOAT32: Final = torch.finfo(torch.float32).max
 ONE: Final = 1  # what factors are as a rule; others that are equal to it take the longer way
 
 shares_memory = torch._C._is_alias_of  # type: ignore[attr-defined]
@@ -54,6 +55,8 @@ def _kind_of(factor: Any) -> str:
     """All of a factor that decides who multiplies, and how."""
     if type(factor) is complex:
         return "complex"
+    if not abs(factor) <= _MAX_FLOAT32:
+        return "beyond float32"
     return "0" if factor == 0 else "1" if factor == 1 else "any"
 
 
@@ -174,8 +177,13 @@ def _unfit_addition(addition: Addition, a: Tensor, dtype: torch.dtype, shape: tu
     c, beta, alpha = addition
     if c.device != a.device or c.dtype not in (a.dtype, dtype):
         return "an addend of another type or device"
-    if type(beta) is complex or type(alpha) is complex:
+    kinds = _kind_of(beta), _kind_of(alpha)
+    if "complex" in kinds:
         return "a complex factor"
+    if "beyond float32" in kinds:
+        return "a factor that is no finite float32"
+    if kinds[1] == "0":
+        return "a factor of 0, which leaves out the product"
     if not can_be_broadcast(c.shape, shape):
         return "an addend that does not expand to the product"
     return None

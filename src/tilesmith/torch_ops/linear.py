@@ -201,9 +201,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     dtype = torch.promote_types(x_dtype, weight_dtype)
     if need_x:
         grad_x = op.product(grad.to(dtype), weight, ctx.accuracy).to(x_dtype)
-    rows = torch.atleast_2d(grad).flatten(0, -2)
+    rows = op.as_rows(grad)
     if need_weight:
-        grad_weight = op.product(rows.to(dtype).mT, torch.atleast_2d(x).flatten(0, -2), ctx.accuracy).to(weight_dtype)
+        grad_weight = op.product(rows.to(dtype).mT, op.as_rows(x), ctx.accuracy).to(weight_dtype)
     if need_bias:
         grad_bias = rows.sum(0).to(bias_dtype)
     return grad_x, grad_weight, grad_bias, grad_residual

@@ -4,6 +4,7 @@
 into a given tensor. They are defined by `Library.define/impl`: `custom_op` costs 8 us more a call.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -169,15 +170,20 @@ def _gradients(
     if need_b:
         if b2.dim() == 2 and a2.dim() > 2 and _may_flatten(a2) and _may_flatten(grad2):
             # Every matrix of the batch met the same b: one long product sums over them all.
-            grad_b = product(a2.flatten(0, -2).mT, grad2.flatten(0, -2), accuracy).reshape(b.shape)
+            grad_b = product(as_rows(a2).mT, as_rows(grad2), accuracy).reshape(b.shape)
         else:
             grad_b = product(a2.mT, grad2, accuracy).sum_to_size(b2.shape).reshape(b.shape)
         grad_b = grad_b.to(b.dtype)
     return grad_a, grad_b
 
 
+def as_rows(x: Tensor) -> Tensor:
+    """All rows of all matrices as those of one. (`flatten` does the same, but not with batched gradients.)"""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _may_flatten(x: Tensor) -> bool:
-    """Whether `x.flatten(0, -2)` leaves all rows in their processes: a distributed tensor may be split along the first
+    """Whether `as_rows` leaves all rows in their processes: a distributed tensor may be split along the first
     of these dimensions only, and evenly."""
     parts = 1
     for processes, placement in zip(*_layout(x), strict=True):
