@@ -98,7 +98,7 @@ class Costs:
         load = (m + n) * self._itemsize / (load_rate * self._load_share)
         multiply = m * n / r.multiply_adds_per_clock
         convert = (m * tile.warps_n + n * tile.warps_m) / r.converted_values_per_clock
-        share = 1.0 if on_an_sm > 1 and tile.blocks_per_sm > 1 else r.one_block_share
+        share = 1.0 if on_an_sm > 1 else r.one_block_share
         store = r.store_clocks * m * n
         work = depth * max(multiply / share, convert / share, load) + store
         waiting = -(-depth // tile.k) * self._step + store

@@ -22,13 +22,7 @@ from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.mma import launch
 from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles
 from tilesmith.kernels.mma.launch import Arithmetic
-from tilesmith.kernels.mma.tiles import (
-    TILES_OF_DOUBLES,
-    TILES_OF_HALVES,
-    TILES_OF_TF32,
-    Cut,
-    Tile,
-)
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_HALVES, TILES_OF_TF32, Cut, Tile
 
 _MAX_TILES_M: Final = 65535  # of the grid's second dimension
 _INT_MAX: Final = 2**31 - 1
@@ -53,11 +47,13 @@ class Mma:
     def _rejects_type(self, problem: Problem, device: Device) -> str | None:
         if device.capability != (9, 0):
             return "is built and measured for compute capability 9.0"
-        if {problem.a.dtype, problem.b.dtype, problem.out.dtype} not in ({dtype} for dtype in self.dtypes):
-            return f"is for operands and outputs of {' or '.join(str(dtype)[6:] for dtype in self.dtypes)}"
+        dtype = problem.out.dtype
+        if dtype not in self.dtypes or {problem.a.dtype, problem.b.dtype} != {dtype}:
+            names = " or ".join(str(each).removeprefix("torch.") for each in self.dtypes)
+            return f"is for operands and outputs of {names}"
         if problem.accuracy == "ieee":
             return "does not sum in one chain"
-        if torch.float32 in self.dtypes and self.sums == torch.float32 and problem.accuracy != "tf32":
+        if dtype == self.sums and problem.accuracy != "tf32":
             return "rounds its operands to TF32"
         return None
 

@@ -56,8 +56,6 @@ TILES_OF_TF32: Final[tuple[Tile, ...]] = (  # smaller ones are no faster than of
     Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3),
     Tile(32, 64, 64, warps_m=2, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
 )
-
-
 TILES_OF_HALVES: Final[tuple[Tile, ...]] = (
     Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=4),
     Tile(128, 32, 32, warps_m=4, warps_n=1, warps_k=1, stages=3, blocks_per_sm=4),
