@@ -74,10 +74,15 @@ def hopper_launches() -> Iterator[Launch]:
         problem = Problem.of(a, b, out_dtype=out_dtype)
         if hopper.unsuited(problem, device.installed(0), c) is None:
             yield hopper.plan(problem, device.installed(0), c), a, b
-    for m, k, n in ((130, 600, 72), (521, 36, 519), (3, 100, 40)):
-        a, b = operands("normal", m, k, n, "cuda")
-        b = b.T.contiguous().T
-        for candidate in itertools.islice(tf32.candidates(Problem.of(a, b, accuracy="tf32"), device.installed(0)), 4):
+
+
+def tf32_launches() -> Iterator[Launch]:
+    """float32 as TF32: along K and across it, aligned or not, in short sums and in parts of K; and a batch."""
+    shapes = [((130, 600), (600, 72)), ((521, 36), (36, 519)), ((3, 100), (100, 40)), ((3, 133, 67), (3, 67, 72))]
+    for (a_shape, b_shape), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.float32, "cuda") for shape in (a_shape, b_shape))
+        a, b = a.mT.contiguous().mT if x else a, b.mT.contiguous().mT if y else b
+        for candidate in itertools.islice(tf32.candidates(Problem.of(a, b, accuracy="tf32"), device.installed(0)), 6):
             yield candidate.plan(), a, b
 
 
@@ -222,6 +227,7 @@ def epilogue_launches() -> Iterator[Launch]:
 KINDS: Final = {
     "simt": simt_launches,
     "hopper": hopper_launches,
+    "tf32": tf32_launches,
     "fp32": fp32_launches,
     "zeros": zeros_launches,
     "gemv": dot_launches,

@@ -443,6 +443,7 @@ def test_the_product_is_told_its_tiles_and_where_its_lines_go() -> None:
         batches=1,
         k_steps=16,
         longer_parts=0,
+        sum_steps=16,
         raster_group=0,
         column_group=6,
     )

@@ -154,8 +154,20 @@ def test_consumers_read_an_fp32_tile_with_all_banks_evenly(rows: int, mn_major: 
         assert (np.bincount(instruction % BANKS, minlength=BANKS) == width).all()
 
 
+def test_consumers_read_an_operand_across_k_with_all_banks_evenly(parts: ctypes.CDLL) -> None:
+    """Lanes with an odd number read their second k first. Nothing is read twice."""
+    words = found(parts.turned_fragments, 4, 32, 4, 2, 2)  # warp, lane, step; k, row
+    assert len(np.unique(words)) == words.size
+    in_order = words.copy()
+    in_order[:, 1::2] = words[:, 1::2, :, ::-1]
+    for instruction in in_order.transpose(0, 2, 3, 4, 1).reshape(-1, 32):
+        assert (np.bincount(instruction % BANKS, minlength=BANKS) == 1).all()
+
+
 def schedule_of(*values: int) -> Schedule:
-    return Schedule(**dict(zip((field.name for field in fields(Schedule)), values, strict=True)))
+    """Of whole sums."""
+    names = [field.name for field in fields(Schedule) if field.name != "sum_steps"]
+    return Schedule(**dict(zip(names, values, strict=True)), sum_steps=0)
 
 
 def assert_walked_once(s: Schedule, parts: ctypes.CDLL, blocks: int, keeps_columns: bool) -> None:

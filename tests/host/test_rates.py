@@ -14,6 +14,7 @@ from tilesmith.core.gpu_files import FIT, GpuFile, gpu_files
 from tilesmith.core.roofline import Peak
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import cost as hopper_cost
+from tilesmith.kernels.hopper.tf32 import Tf32Rates
 from tilesmith.kernels.mma import cost as mma_cost
 from tilesmith.kernels.simt import family as simt
 from tilesmith.override.cutover import TorchTimes
@@ -23,6 +24,7 @@ READERS: dict[str, type] = {
     "clocks": rates.Clocks,
     "host": HostRates,
     "hopper": hopper_cost.Rates,
+    "hopper_tf32": Tf32Rates,
     "mma.fp64": mma_cost.Rates,
     "mma.tf32": mma_cost.Rates,
     "mma.half": mma_cost.Rates,

@@ -5,8 +5,18 @@ import math
 import pytest
 import torch
 from emulated import H200, assert_nothing_else_written, empty, normal, placed
-from tf32_products import assert_right
+from machine_code import (
+    assert_nothing_spills,
+    disassembled,
+    instructions_in,
+    overwritten_operands,
+    products_of_registers,
+    total,
+)
+from meta_tensors import meta
+from tf32_products import assert_right, laid_out, rounded
 
+from tilesmith import emulator
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.hopper import tf32
@@ -30,19 +40,69 @@ def test_sizes(shape: tuple[int, int, int]) -> None:
     assert_right(every[-1], a, b)
 
 
-def test_operands_that_lie_across_k_are_left_to_others() -> None:
-    for a, b in (
-        (normal(40, 64), normal(64, 32)),
-        (normal(64, 40).T, normal(32, 64).T),
-        (normal(40, 63), normal(32, 63).T),
-    ):
-        assert "along K" in str(tf32.rejects(Problem.of(a, b, accuracy="tf32"), H200))
+def entries(plan: Plan) -> list[str]:
+    return [launch.kernel.entry for launch in plan.launches]
 
 
-def test_batches_that_share_an_operand() -> None:
-    a, b = normal(3, 2, 20, 36), normal(2, 24, 36, seed=1).mT
+@pytest.mark.parametrize(
+    ("layout", "before"),
+    [
+        ("nt", []),
+        ("tt", []),  # what lies across K goes through registers
+        ("nn", []),
+        ("tn", ["turn"]),  # one of both does
+        ("NT", ["realign"]),
+        ("Tt", ["turn"]),
+        ("nN", ["turn"]),
+        ("tN", ["turn"]),
+        ("NN", ["realign", "turn"]),
+        ("TN", ["turn", "turn"]),
+    ],
+)
+def test_layouts(layout: str, before: list[str]) -> None:
+    a, b = laid_out(normal(75, 101), layout[0]), laid_out(normal(101, 43, seed=1), layout[1])
+    every = plans(a, b)
+    for plan in (every[0], every[-1]):
+        assert entries(plan) == [*before, "gemm"]
+        assert_right(plan, a, b)
+
+
+def test_of_two_operands_across_k_the_smaller_one_is_turned() -> None:
+    for m, n in ((20, 140), (140, 20)):
+        a, b = laid_out(normal(m, 100), "t"), laid_out(normal(100, n, seed=1), "n")
+        plan = plans(a, b)[0]
+        assert {each.buffer for _, each in plan.launches[0].parameters.addresses()} == {"workspace", "ab"[m > n]}
+        assert_right(plan, a, b)
+
+
+def test_a_matrix_without_contiguous_lines_is_left_to_others() -> None:
+    a, b = normal(40, 128)[:, ::2], normal(64, 32)
+    assert "no contiguous lines" in str(tf32.rejects(Problem.of(a, b, accuracy="tf32"), H200))
+
+
+@pytest.mark.parametrize("layout", ["nt", "tt", "NN", "TN"])
+def test_batches_that_share_an_operand(layout: str) -> None:
+    a, b = laid_out(normal(3, 2, 21, 37), layout[0]), laid_out(normal(2, 37, 24, seed=1), layout[1])
     for x, y in ((a, b), (a, b[0]), (a[:, :1], b)):
         assert_right(plans(x, y)[0], x, y)
+
+
+@pytest.mark.parametrize("layout", ["nt", "tt"])
+def test_long_sums_of_positive_numbers_are_cut_off_in_short_ones_only(layout: str) -> None:
+    a, b = laid_out(normal(16, 4096).abs(), layout[0]), laid_out(normal(4096, 16, seed=1).abs(), layout[1])
+    a, b = a.copy_(rounded(a)), b.copy_(rounded(b))
+    (plan,) = (each for each in plans(a, b) if each.name == "hopper_tf32 64x16")
+    error = (emulator.run(plan, a, b).double() / (a.double() @ b.double()) - 1).abs().max()
+    assert error < 3e-6  # one sum would lose 2.4e-5
+
+
+def test_products_of_an_operand_across_k_do_not_spill() -> None:
+    for m, n in ((4096, 2048), (40, 200), (4096, 40)):
+        for plan in plans(meta(256, m).T, meta(n, 256).T):
+            assert_nothing_spills(plan.product)
+            text = disassembled(plan.product.kernel)
+            assert products_of_registers(text) == total(instructions_in(text), r"HGMMA.*") > 0
+            assert overwritten_operands(text) == []
 
 
 def test_nothing_but_the_result_is_written() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from emulated import H200, assert_nothing_else_written, empty, normal, placed
 from machine_code import assert_nothing_spills, instructions_of_each, total
-from tf32_products import assert_right, rounded
+from tf32_products import assert_right, laid_out, rounded
 
 from tilesmith import emulator
 from tilesmith.core.plan import Plan
@@ -15,13 +15,6 @@ from tilesmith.kernels.mma.family import TF32
 from tilesmith.kernels.mma.tiles import TILES_OF_TF32, Cut, Tile
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
-
-
-def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """By rows or by columns; in capitals with lines that are not aligned."""
-    if layout in "tT":
-        return laid_out(x.T, "n" if layout == "t" else "N").T
-    return placed(x, (-(-x.shape[1] // 4) * 4 + int(layout.isupper()), 1))
 
 
 def planned(a: torch.Tensor, b: torch.Tensor, tile: Tile, split_k: int = 1, out: torch.Tensor | None = None) -> Plan:

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/hopper/fp32_tile.cuh"
+#include "kernels/hopper/turned_tile.cuh"
 #include "kernels/mma/copied_tile.cuh"
 #include "scheduler.cuh"
 
@@ -65,6 +66,21 @@ void find_fragments(unsigned* to) {
     const Fp32Fragment parts[] = {reader.template read<0>(0), reader.template read<1>(0), reader.template read<2>(0),
                                  reader.template read<3>(0)};
     std::memcpy(to + thread * 32, parts, sizeof parts);
+  }
+}
+
+// The same of an A that lies across K: [thread][step][element].
+extern "C" void turned_fragments(unsigned* to) {
+  using Tile = TurnedTile<64>;
+  numbered<unsigned>(Tile::bytes / sizeof(unsigned));
+  for (int thread = 0; thread < warpgroup_threads; ++thread) {
+    const Tile::Reader reader(thread);
+    Tile::Fragment steps[Tile::steps];
+    reader.read<0>(0, steps[0]);
+    reader.read<1>(0, steps[1]);
+    reader.read<2>(0, steps[2]);
+    reader.read<3>(0, steps[3]);
+    std::memcpy(to + thread * 16, steps, sizeof steps);
   }
 }
 

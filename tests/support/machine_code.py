@@ -211,12 +211,12 @@ def _written(instruction: _Instruction) -> set[int]:
     return set(range(int(register[1]), int(register[1]) + count))
 
 
-_A_REGISTERS = 4  # of a 16-bit A: 64 x 16 elements, and 128 threads
+_A_REGISTERS = 4  # of an A of 64 rows and 32 bytes of K, and 128 threads
 
 
 def _read_by_product(instruction: _Instruction) -> set[int]:
     """The registers that a product reads until it is done: its sums, and its A if that is in registers."""
-    shape = re.fullmatch(r"HGMMA\.64x(\d+)x16\.F32(\.BF16)?", instruction.name)
+    shape = re.fullmatch(r"HGMMA\.64x(\d+)x(?:16\.F32(?:\.BF16)?|8\.F32\.TF32)", instruction.name)
     assert shape is not None, instruction.text
     sums, a = (re.fullmatch(r"R(\d+)", word) for word in instruction.operands[:2])
     assert sums is not None, instruction.text

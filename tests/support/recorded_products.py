@@ -132,6 +132,11 @@ PRODUCTS: Final[tuple[Recorded, ...]] = (
     Recorded("raw special", (70, 200, 40), _C(64, 64, rs=True), values="special"),
     Recorded("tf32", (70, 200, 40), _C(128, 64), accuracy="tf32"),
     Recorded("tf32 graded", (70, 200, 40), _C(128, 64), accuracy="tf32", values="graded"),
+    *(
+        Recorded(f"tf32 wgmma {layout}", (70, 200, 40), "hopper_tf32", layout=layout, accuracy="tf32")
+        for layout in ("nt", "tt", "nn", "tn", "NT", "TN")
+    ),
+    Recorded("tf32 wgmma short sums", (70, 1500, 40), "hopper_tf32", layout="tt", accuracy="tf32"),
     Recorded("mixed float16", (70, 200, 40), _C(128, 64), b_dtype=_FP16),
     Recorded("mixed bfloat16", (70, 200, 40), _C(128, 64), dtype=_BF16, b_dtype=_FP32),
 )

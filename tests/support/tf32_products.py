@@ -14,6 +14,15 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.isfinite(), ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32), x).double()
 
 
+def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """By rows ("n") or by columns ("t"); in capitals with lines that are not aligned."""
+    if layout in "tT":
+        return laid_out(x.mT, "n" if layout == "t" else "N").mT
+    columns = x.shape[-1]
+    pitch = -(-columns // 4) * 4 + int(layout.isupper())
+    return x.new_empty(*x.shape[:-1], pitch)[..., :columns].copy_(x)
+
+
 def assert_right(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> None:
     """In the emulator; with infinities and NaNs where they belong."""
     result = emulator.run(plan, a, b, out=out, seed=1).double()

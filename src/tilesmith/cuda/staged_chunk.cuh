@@ -41,6 +41,10 @@ struct Fragment<float, elements> {
 #pragma unroll
     for (int i = 0; i < elements; ++i) values[i] += sum[i];
   }
+  __device__ __forceinline__ void add_to(float (&sum)[elements]) const {
+#pragma unroll
+    for (int i = 0; i < elements; ++i) sum[i] += values[i];
+  }
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < elements; ++i) values[i] = 0.0f;

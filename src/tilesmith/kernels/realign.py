@@ -97,7 +97,11 @@ def _kernel() -> Kernel:
 
 def launch(copies: Sequence[tuple[Operand, Buffer]], batch: Sequence[int]) -> KernelLaunch:
     """The launch that makes the copies, each from a buffer."""
-    own = [Copy.of(copy, source, batch) for copy, source in copies]
+    return launch_of([Copy.of(copy, source, batch) for copy, source in copies])
+
+
+def launch_of(own: Sequence[Copy]) -> KernelLaunch:
+    """The launch that makes one copy or two."""
     parameters = Parameters(copies=(own[0], own[-1]))
     warps = sum(math.ceil(copy.vectors / (32 * _AT_ONCE)) for copy in own)
     return KernelLaunch(

@@ -69,7 +69,9 @@ _WIDE: Final = {  # operands of 16 bits, and sums of 32
         "128x160c2 128x192 128x192c2 128x256 128x256c2 192x128 192x176c2"
     ),
     "odd": _tiles("64x16 64x64 128x128 128x256c2"),
-    "across": _tiles("64x8 64x16 64x32 64x64 64x96c2 128x64c2 128x96 128x192c2"),
+    "across": _tiles(
+        "64x8 64x16 64x32 64x64 64x96c2 64x128 64x192 64x256c2 128x64c2 128x96 128x128 128x128c2 128x192c2 128x256c2"
+    ),
     "odd across": _tiles("64x16 64x64 128x128"),
     "rare": _tiles("64x16 64x64 128x128"),
 }

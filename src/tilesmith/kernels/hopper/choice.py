@@ -29,12 +29,13 @@ from tilesmith.kernels.hopper.traits import Scale, Tile, shared_memory
 from tilesmith.kernels.operand import Operand
 
 
-def cheapest(problem: Problem, device: Device) -> tuple[Configuration | None, float]:
+def cheapest(problem: Problem, device: Device, must_swap: bool | None = None) -> tuple[Configuration | None, float]:
     """The configuration with the fewest expected clocks, and these; None if none suits the product. It is what the
-    costs of `laid_out` say, in a fraction of the time: what does not depend on sizes is kept."""
+    costs of `laid_out` say, in a fraction of the time: what does not depend on sizes is kept. `must_swap`: that
+    swap_ab must be so; None if either will do."""
     best, least = None, math.inf
     batches, k_steps, elements = problem.batches, -(-problem.k // TILE_K), problem.m * problem.n * problem.batches
-    for swap_ab in orders(problem):
+    for swap_ab in orders(problem, must_swap):
         p = fastest_first(problem.transposed if swap_ab else problem)
         m, n, sketch = p.m, p.n, Layout.sketched(p, swap_ab)
         fp32_a = operand.direct(p.a, sources_of(swap_ab)[0]) if may_be_rs(p) else None
@@ -146,10 +147,10 @@ def _kind(sketch: Layout, fp32_a: Operand | None, device: Device) -> tuple[Hasha
     )
 
 
-def laid_out(problem: Problem, device: Device) -> Iterator[tuple[Configuration, Layout]]:
+def laid_out(problem: Problem, device: Device, must_swap: bool | None = None) -> Iterator[tuple[Configuration, Layout]]:
     """Every configuration that may be worth it, and the layout that it has."""
     layouts: dict[tuple[bool, bool, int], Layout] = {}
-    for c in configurations(problem, device):
+    for c in configurations(problem, device, must_swap):
         key = (c.swap_ab, c.rs, c.split_k)
         if key not in layouts:
             layouts[key] = Layout.of(problem, c, device)

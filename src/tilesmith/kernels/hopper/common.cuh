@@ -21,6 +21,7 @@ constexpr int elements = plan::tile_n / 2;          // of a tile that a consumer
 constexpr int chunks = plan::tile_n / plan::chunk;
 static_assert(consumers * wgmma_m == plan::tile_m);
 static_assert((consumers + 1) * warpgroup_threads == plan::threads);
+static_assert(!plan::short_sums || sizeof(Output) == sizeof(float), "totals of short sums are results");
 
 using ATile = OperandTile<plan::tile_m, plan::a_mn_major, 1>;
 using BTile = OperandTile<plan::b_extent, plan::b_mn_major, plan::cluster>;

@@ -6,7 +6,7 @@ from typing import Final
 from tilesmith.core.params import KernelConstants, KernelEnum
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.epilogue import Activation, EpilogueConstants
-from tilesmith.kernels.hopper.traits import MAX_EXTENTS, MAX_PROMOTED_TILE_N, Scale, Tile, Traits
+from tilesmith.kernels.hopper.traits import MAX_EXTENTS, MAX_PROMOTED_TILE_N, Scale, Tile, Traits, has_short_sums
 from tilesmith.kernels.output import Store
 
 # Registers of a producer's and of a consumer's thread, by consumers. They come from the pool of a block that started
@@ -47,6 +47,7 @@ class CommonConstants(KernelConstants):
     store_buffers: int
     store_waits: bool
     only_stores: bool  # K is one step
+    short_sums: bool  # the tensor cores' sums may be parts of K, which are added with rounding
     producer_registers: int
     consumer_registers: int
     epilogue: EpilogueConstants
@@ -77,6 +78,7 @@ class CommonConstants(KernelConstants):
             store_buffers=own.buffers,
             store_waits=tile.store_waits,
             only_stores=traits.only_stores,
+            short_sums=traits.is_one_term and has_short_sums(tile.m, tile.n) and not traits.only_stores,
             producer_registers=registers[0],
             consumer_registers=registers[1],
             epilogue=EpilogueConstants(any=traits.has_epilogue),

@@ -44,6 +44,34 @@ __device__ __forceinline__ void store_in_steps(const Driver& driver, const Resul
   }
 }
 
+// The steps of a tile along K after the first one, in sums of so many steps at most: what the tensor cores cut off
+// grows with a sum. All of them but the last are added up in `total`; returns whether there are any.
+template <typename Products, typename Total>
+__device__ __forceinline__ bool multiply_in_short_sums(Products& products, Total& total, int steps, int max_steps) {
+  bool any = false;
+  int in_sum = 1;
+  total.clear();
+  for (int k = 1; k < steps; ++k) {
+    if (in_sum < max_steps) {
+      products.next();
+      ++in_sum;
+    } else {
+      products.finish();
+      total.add(products.sum);
+      any = true;
+      products.first();
+      in_sum = 1;
+    }
+  }
+  return any;
+}
+
+// Adds them to the last one, which is complete.
+template <typename Products, typename Total>
+__device__ __forceinline__ void add_total(Products& products, const Total& total) {
+  total.add_to(products.sum);
+}
+
 // A consumer's tiles.
 template <typename Products, typename Driver, typename Shared>
 __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Share share, int consumer) {
@@ -64,10 +92,16 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared& shared, Sha
           if (!plan::only_stores && k++ < work.k_steps)
             products.next();
         });
-    if constexpr (!plan::only_stores)
+    bool has_total = false;
+    if constexpr (plan::short_sums)
+      has_total = multiply_in_short_sums(products, results, work.k_steps, p.schedule.sum_steps);
+    else if constexpr (!plan::only_stores)
       for (; k < work.k_steps; ++k) products.next();
     driver.read(residual, work);
     products.finish();
+    if constexpr (plan::short_sums)
+      if (has_total)
+        add_total(products, results);
     if (!is_known && !shared.passes(p))
       break;
     is_known = true;

@@ -194,7 +194,7 @@ class EpilogueDriver {
     ptx::named_barrier_sync(barrier_, warpgroup_threads);
   }
 
-  // Starts to read the residual of a tile; or has L2 read it, if there are no registers yet.
+  // Starts to read the residual of a tile; or has L2 read it, if there are no registers yet, or results wait for it.
   __device__ __forceinline__ Residual residual(const Work& work) const {
     if constexpr (stages_residual) {
       Residual residual = residual_of(work);
@@ -203,6 +203,13 @@ class EpilogueDriver {
         residual.read(0);
       return residual;
     } else {
+      if constexpr (changes_staged && has_residual && !plan::out_along_m) {
+        const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p_.batch_size);
+        using Rows = ResidualRows<Output, ResultStorer::Chunk, 1, false>;
+        if (epilogue_.has_rows_of_residual())
+          epilogue_.template residual_from<Rows>(batch, row_of_warp(work), share_.first_n(work.tile))
+              .template prefetch<plan::tile_n>();
+      }
       return {};
     }
   }

@@ -92,23 +92,24 @@ def _repeats(matrix: Matrix) -> bool:
     return (matrix.rows > 1 and matrix.row_stride == 0) or (matrix.columns > 1 and matrix.column_stride == 0)
 
 
-def cheapest(problem: Problem, device: Device) -> Candidate | None:
-    """The plan that is expected to take the least time; None if no configuration suits the product."""
-    c, cycles = choice.cheapest(problem, device)
+def cheapest(problem: Problem, device: Device, must_swap: bool | None = None) -> Candidate | None:
+    """The plan that is expected to take the least time; None if no configuration suits the product. `must_swap`: that
+    swap_ab must be so; None if either will do."""
+    c, cycles = choice.cheapest(problem, device, must_swap)
     return None if c is None else Candidate(f"hopper {c}", cycles, partial(plan, problem, device, c, cycles))
 
 
-def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
+def candidates(problem: Problem, device: Device, must_swap: bool | None = None) -> Iterator[Candidate]:
     """A plan for every configuration that suits the product."""
-    for c, layout in laid_out(problem, device):
+    for c, layout in laid_out(problem, device, must_swap):
         if excluded(layout, device, c) is None:
             cycles = cost(layout, device, c).cycles
             yield Candidate(f"hopper {c}", cycles, partial(plan, problem, device, c, cycles))
 
 
-def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
+def exclusions(problem: Problem, device: Device, must_swap: bool | None = None) -> Iterator[Rejection]:
     """The configurations that do not suit it, each with its reason."""
-    for c, layout in laid_out(problem, device):
+    for c, layout in laid_out(problem, device, must_swap):
         if reason := excluded(layout, device, c):
             yield Rejection(f"hopper {c}", reason)
 

@@ -7,13 +7,16 @@
 // Blocks of a cluster compute tiles one below the other, and load the tile of B that they share once for all.
 //
 // float32 is multiplied as TF32 (plan::tf32). In bytes, that is a product of 16-bit operands with twice the K, and is
-// called so everywhere but where TMA counts elements.
+// called so everywhere but where TMA counts elements. An A of it that lies across K goes through registers: see
+// turned_tile.cuh.
 //
 // The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
 
 #include "kernels/hopper/common.cuh"
 #include "kernels/hopper/consume.cuh"
 #include "kernels/hopper/epilogue_driver.cuh"
+#include "kernels/hopper/turned_mma.cuh"
+#include "kernels/hopper/turned_tile.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/tma.cuh"
@@ -21,11 +24,26 @@
 
 namespace tilesmith {
 
-using Ring = Pipeline<plan::stages, consumers, plan::cluster>;
-using Products = Accumulation<ATile, BTile, Ring, elements, plan::stationary_b>;
+// The tile of A, the ring, and the products: tensor cores read A where it is, or threads do for them.
+template <bool turned>
+struct Multiplying {
+  using A = ATile;
+  using Ring = Pipeline<plan::stages, consumers, plan::cluster>;
+  using Products = Accumulation<A, BTile, Ring, elements, plan::stationary_b>;
+};
+template <>
+struct Multiplying<true> {
+  using A = TurnedTile<plan::tile_m>;
+  using Ring = Pipeline<plan::stages, consumers, plan::cluster, 4>;
+  using Products = TurnedAccumulation<A, BTile, Ring, elements>;
+};
+constexpr bool is_turned = plan::tf32 && plan::a_mn_major;
+static_assert(!is_turned || !plan::stationary_b);
+using Own = Multiplying<is_turned>;
+using Ring = Own::Ring;
 
 struct Operands {
-  unsigned char a[plan::stages][ATile::bytes];
+  unsigned char a[plan::stages][Own::A::bytes];
   unsigned char b[plan::stationary_b ? 1 : plan::stages][BTile::bytes];
 };
 struct Barriers {
@@ -47,9 +65,9 @@ __device__ __forceinline__ void load(const Parameters& p, Shared& shared, Share 
   const BatchIndex a_batch = batch * p.a_moves, b_batch = batch * p.b_moves;
   for (int k = work.first_k; k < work.first_k + work.k_steps; ++k) {
     const int first_k = k * (plan::tf32 ? tile_k / 2 : tile_k);
-    shared.ring.acquire(at, ATile::bytes + (load_b ? BTile::bytes : 0));
+    shared.ring.acquire(at, Own::A::bytes + (load_b ? BTile::bytes : 0));
     ptx::Barrier& full = shared.ring.full[at.stage];
-    ATile::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
+    Own::A::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
     if (load_b)
       BTile::load<dims>(shared.b[plan::stationary_b ? 0 : at.stage], p.b, first_n, first_k, b_batch, full, share.place,
                         whole_cluster);
@@ -93,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm(const __grid
     __syncwarp();
   } else {
     ptx::registers_increase<plan::consumer_registers>();
-    consume<Products, EpilogueDriver<Results, Unscaled>>(p, shared, share, warp / 4 - 1);
+    consume<Own::Products, EpilogueDriver<Results, Unscaled>>(p, shared, share, warp / 4 - 1);
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)

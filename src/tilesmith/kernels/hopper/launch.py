@@ -33,6 +33,7 @@ from tilesmith.kernels.hopper.layout import (
     clusters_of,
     column_group,
 )
+from tilesmith.kernels.hopper.tiles import min_sums
 from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store
 
@@ -62,6 +63,7 @@ class Schedule(ParameterBlock):
     batches: Int32
     k_steps: Int32  # of a part
     longer_parts: Int32  # the first ones, which have one step more
+    sum_steps: Int32  # of a sum of the tensor cores at most, where they are short: see consume.cuh
     raster_group: Int32  # tile rows that are done together
     column_group: Int32  # columns of tiles that are done before the next ones, where blocks keep to theirs: see Walk
 
@@ -200,6 +202,7 @@ def _of_tiles(layout: Layout, traits: Traits, device: Device, c: Configuration) 
             batches=p.batches,
             k_steps=k_steps,
             longer_parts=longer_parts,
+            sum_steps=-(-layout.k_steps // min_sums(p, device)),
             # Where the output's way to memory decides: that prefers to be written along rows.
             raster_group=1 if p.k <= TILE_K and not out.is_partial else _RASTER_GROUP,
             column_group=column_group(p, device, c.tile_n),

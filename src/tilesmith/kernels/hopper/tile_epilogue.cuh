@@ -69,6 +69,23 @@ class TileEpilogue {
     }
     return found;
   }
+  // Of neighbours in a line from an element on: by one access if they are neighbours in memory, too.
+  static constexpr int per_vector = 16 / sizeof(Output);
+  template <bool along_m>
+  __device__ __forceinline__ Vector<Output, per_vector> residual_along(int m, int n) const {
+    using Together = Vector<Output, per_vector>;
+    const Output* const first = epilogue_.residual_from(m, n);
+    const long long step = along_m ? epilogue_.residual_step_m() : epilogue_.residual_step_n();
+    const int left = m < end_m_ && n < end_n_ ? (along_m ? end_m_ - m : end_n_ - n) : 0;
+    if (step == 1 && left >= per_vector && reinterpret_cast<unsigned long long>(first) % sizeof(Together) == 0)
+      return *reinterpret_cast<const Together*>(first);
+    Together found = {};
+#pragma unroll
+    for (int i = 0; i < per_vector; ++i)
+      if (i < left)
+        found.element[i] = first[i * step];
+    return found;
+  }
   __device__ __forceinline__ float added(float x, Output residual) const {
     return epilogue_.with_residual(x, widen<float>(residual));
   }
@@ -102,6 +119,9 @@ class TileEpilogue {
     epilogue.move_to(batch.at);
     return {epilogue.residual_from(m, n), epilogue.residual_step_m(), end_m_ - m, end_n_ - n};
   }
+
+  // Whether the residual's rows are contiguous.
+  __device__ __forceinline__ bool has_rows_of_residual() const { return epilogue_.residual_step_n() == 1; }
 
   // The first step, for `columns` columns from `first` on.
   template <int first, int columns, int elements>
@@ -160,7 +180,9 @@ class TileEpilogue {
   // The second step, of neighbours in a line that are rounded already, from row m and column n on.
   template <bool along_m>
   __device__ __forceinline__ Vector<unsigned, 4> end(const Vector<unsigned, 4>& staged, int m, int n) const {
-    constexpr int step_m = along_m ? 2 : 0, step_n = along_m ? 0 : 2;
+    Vector<Output, per_vector> residual;
+    if constexpr (has_residual)
+      residual = residual_along<along_m>(m, n);
     Vector<unsigned, 4> stored;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -168,11 +190,9 @@ class TileEpilogue {
                        widen<float>(Output{static_cast<unsigned short>(staged.element[i] >> 16)})};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int own_m = m + i * step_m + e * step_m / 2, own_n = n + i * step_n + e * step_n / 2;
         pair[e] = Epilogue::template with_activation<activation>(pair[e]);
         if constexpr (has_residual)
-          if (own_m < end_m_ && own_n < end_n_)
-            pair[e] = added(pair[e], *epilogue_.residual_from(own_m, own_n));
+          pair[e] = added(pair[e], residual.element[2 * i + e]);
       }
       stored.element[i] = narrow_pair<Output>(pair[0], pair[1]);
     }

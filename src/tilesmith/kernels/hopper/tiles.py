@@ -9,7 +9,7 @@ from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.hopper.layout import Configuration, schemes_of
-from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, WGMMA_M
+from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, WGMMA_M, has_short_sums
 
 # Rows are 64 for each consumer.
 FLOAT32_TILES: Final[tuple[tuple[int, int], ...]] = (
@@ -41,9 +41,9 @@ _MIN_CLUSTER_STEPS: Final = 4  # steps along K that are worth waiting for a neig
 Row = TypeVar("Row", bound=tuple[Any, ...])  # of a table of tiles: the rows and columns of one, and more
 
 
-def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
-    """Every way to cut the work that may be worth it."""
-    for swap_ab in orders(problem):
+def configurations(problem: Problem, device: Device, must_swap: bool | None = None) -> Iterator[Configuration]:
+    """Every way to cut the work that may be worth it. `must_swap`: that swap_ab must be so; None if either will do."""
+    for swap_ab in orders(problem, must_swap):
         for (tile_m, tile_n), split_k, _, max_cluster, may_be_rs in ways(problem, device, swap_ab, tiles_of(problem)):
             for cluster in range(1, max_cluster + 1):
                 yield Configuration(tile_m, tile_n, cluster, split_k, swap_ab)
@@ -51,8 +51,10 @@ def configurations(problem: Problem, device: Device) -> Iterator[Configuration]:
                     yield Configuration(tile_m, tile_n, cluster, split_k, swap_ab, rs=True)
 
 
-def orders(problem: Problem) -> tuple[bool, ...]:
-    """Whether the product is computed transposed: never, or both ways are worth a look."""
+def orders(problem: Problem, must_swap: bool | None = None) -> tuple[bool, ...]:
+    """Whether the product is computed transposed: as it must be; or never, or both ways are worth a look."""
+    if must_swap is not None:
+        return (must_swap,)
     return (False, True) if problem.m < problem.n and problem.m <= _MAX_SWAPPED_ROWS else (False,)
 
 
@@ -65,8 +67,8 @@ def ways(
     k_steps, batches = -(-problem.k // TILE_K), problem.batches
     may_split_a = k_steps >= _MIN_RS_STEPS and may_be_rs(problem)
     most = min(k_steps // _MIN_SPLIT_STEPS, MAX_SPLIT_K)
-    least = min(_min_split_k(problem, device), max(most, 1))
-    sm_count, widest, fewest = device.sm_count, 2 * max(n, _MIN_ATOM_COLUMNS), (least,)
+    least_of_long_sums = min(min_sums(problem, device), max(most, 1))
+    sm_count, widest = device.sm_count, 2 * max(n, _MIN_ATOM_COLUMNS)
     for tile in tiles:
         tile_m, tile_n = tile[0], tile[1]
         if tile_n >= widest or tile_m - WGMMA_M >= m:
@@ -74,7 +76,8 @@ def ways(
         tiles_n = -(-n // tile_n)
         count = -(-m // tile_m) * tiles_n * batches
         may_be_split = may_split_a and tile_n <= _MAX_RS_TILE_N and tiles_n <= _MAX_TIMES_SPLIT
-        for split_k in fewest if count > 2 * sm_count else _split_ks(count, sm_count, least, most):
+        least = 1 if has_short_sums(tile_m, tile_n) else least_of_long_sums
+        for split_k in (least,) if count > 2 * sm_count else _split_ks(count, sm_count, least, most):
             is_shared = m > tile_m and k_steps >= split_k * _MIN_CLUSTER_STEPS
             yield tile, split_k, count * split_k, 2 if is_shared else 1, may_be_split
 
@@ -97,9 +100,9 @@ def _promotes(problem: Problem) -> bool:
     return schemes is not None and schemes.ordinary.terms > 1 and problem.k > TILE_K
 
 
-def _min_split_k(problem: Problem, device: Device) -> int:
-    """The least split_k. Of float32 in one term, tensor cores cut off what they add, and the longer a sum, the more.
-    torch splits the sums of small outputs, and is to have no less error."""
+def min_sums(problem: Problem, device: Device) -> int:
+    """The fewest sums that K is cut into. Of float32 in one term, tensor cores cut off what they add, and the longer a
+    sum, the more. torch splits the sums of small outputs, and is to have no less error."""
     schemes = schemes_of(problem)
     if schemes is None:  # 16 bits; what stands for TF32 there is float16 with a float32 output, see tf32.py
         is_one_term = problem.accuracy == "tf32" and (problem.a.dtype, problem.out.dtype) == (

@@ -60,6 +60,11 @@ class Traits(NamedTuple):
         """The most that an operand has."""
         return max(self.a_terms, self.b_terms)
 
+    @property
+    def is_one_term(self) -> bool:
+        """Operands are float32, and each of them is one term."""
+        return self.scale is Scale.FACTORS and self.terms == 1
+
     def b_extent(self, tile_n: int) -> int:
         """The columns of B that are loaded for a tile: more than the tile has, if that makes lines of full width."""
         max_in_short_lines = TILE_K if self.terms > 1 else _MAX_TILE_N_IN_SHORT_LINES
@@ -126,6 +131,11 @@ class Tile(NamedTuple):
     @property
     def threads(self) -> int:
         return (self.consumers + 1) * 128
+
+
+def has_short_sums(tile_m: int, tile_n: int) -> bool:
+    """Whether a thread has registers for the total of several sums of such a tile."""
+    return tile_m <= _MAX_CONSUMERS * WGMMA_M and tile_n <= MAX_PROMOTED_TILE_N
 
 
 def shared_memory(traits: Traits, tile: Tile, most: int) -> tuple[int, int]:
