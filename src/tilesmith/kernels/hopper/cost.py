@@ -5,12 +5,14 @@ The rates are data, tables `hopper.*` of the GPU's file in `planner/rates`; they
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Cost
 from tilesmith.kernels.fp32_split.terms import term_products
+
+_LINE_BYTES: Final = 128  # of results: Work.line_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ def tile_clocks(all_rates: Rates, work: Work, device: Device) -> TileClocks:
         batched_factor=common.batched_cluster_factor if terms > 1 and work.cluster > 1 else 1.0,
         read_bytes_per_clock=(all_rates.split_in_registers if work.rs else product).read_bytes_per_clock,
         stripe_factor=1 + common.narrow_stripe_share * (1 - work.tile_n / 256),
-        written_bytes=2 * terms,
+        written_bytes=_LINE_BYTES // work.line_columns,
     )
 
 
