@@ -122,6 +122,34 @@ def test_an_addition_with_a_beta_of_zero_ignores_nans_and_may_be_written_to_its_
     assert went() == {"addmm": (2, 0)}
 
 
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0, 2.5), (-0.5, 1)])
+def test_additions_in_place(beta: float, alpha: float) -> None:
+    matrix, batch, total = C.clone(), BATCH_C.clone(), C.clone()
+    with ours():
+        assert matrix.addmm_(A, B, beta=beta, alpha=alpha) is matrix
+        assert batch.baddbmm_(BATCH_A, BATCH_B, beta=beta, alpha=alpha) is batch
+        total = torch.addbmm(total, BATCH_A, BATCH_B, beta=beta, alpha=alpha)
+    close(matrix, beta * C + alpha * AB)
+    close(batch, beta * BATCH_C + alpha * BATCH_AB)
+    close(total, beta * C + alpha * BATCH_AB.sum(0))
+    assert went() == {"addmm": (1 + len(BATCH_A), 0), "baddbmm": (1, 0)}
+
+
+def test_an_addition_in_place_has_gradients_and_torchs_errors() -> None:
+    a, b, c = (x.clone().requires_grad_() for x in (A, B, C))
+    with ours():
+        c.mul(1.0).addmm_(a, b).sum().backward()
+        with pytest.raises(RuntimeError, match="Bad in-place call"):
+            C[:1].clone().addmm_(A, B)
+        shared = torch.randn(4, 4)
+        shared.addmm_(shared, shared)  # torch's, whatever it is
+    assert a.grad is not None and b.grad is not None and c.grad is not None
+    close(a.grad, B.sum(1).expand(5, 8))
+    close(b.grad, A.sum(0)[:, None].expand(8, 4))
+    close(c.grad, torch.ones(5, 4))
+    assert "an out in the memory of an operand" in reasons()
+
+
 def test_factors_that_leave_out_the_product_or_are_not_finite_are_torchs() -> None:
     special = A.clone()
     special[0, 0], special[1, 1] = torch.nan, torch.inf

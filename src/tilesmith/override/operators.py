@@ -13,7 +13,11 @@ from tilesmith.override.settings import OPERATORS
 Function = Callable[..., Tensor]
 
 OVERLOADS: Final = ("", ".out", ".dtype", ".dtype_out")
-NAMES: Final = tuple(operator + overload for operator in OPERATORS for overload in OVERLOADS)
+_ADDITIONS: Final = tuple(operator for operator in OPERATORS if "add" in operator)
+NAMES: Final = (
+    *(operator + overload for operator in OPERATORS for overload in OVERLOADS),
+    *(f"{operator}_" for operator in _ADDITIONS),
+)
 
 
 class Switch(Protocol):
@@ -55,9 +59,11 @@ def kernels(switch: Switch, previous: dict[str, Function]) -> dict[str, Function
     """The function to register for each name, in the place of the previous one."""
     made: dict[str, Function] = {}
     for operator in OPERATORS:
-        make = _additions if "add" in operator else _products
+        make = _additions if operator in _ADDITIONS else _products
         functions = make(operator, switch, *(previous[operator + overload] for overload in OVERLOADS))
         made |= {operator + overload: function for overload, function in zip(OVERLOADS, functions, strict=True)}
+    for operator in _ADDITIONS:
+        made[f"{operator}_"] = _in_place(operator, switch, previous[f"{operator}_"])
     return made
 
 
@@ -111,3 +117,17 @@ def _additions(operator: str, switch: Switch, plain: Function, *others: Function
 
     scaled_addition = overload(plain)
     return addition, *map(overload, others)
+
+
+def _in_place(operator: str, switch: Switch, previous: Function) -> Function:
+    """Makes the kernels of `addmm_` and `baddbmm_`."""
+
+    def addition(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+        run, count = switch.routes.find(operator, a, b, None, c, c, (beta, alpha))
+        count.calls += 1
+        if run is None:
+            return previous(c, a, b, beta=beta, alpha=alpha)
+        # c is read after the first results are written.
+        return c.copy_(run(a, b, c.new_empty_strided(c.shape, c.stride()), None, epilogue_of((c, beta, alpha))))
+
+    return addition
