@@ -6,7 +6,8 @@ torch.Size([2, 4])
 """
 
 from tilesmith import nn
-from tilesmith.api import explain, linear, matmul, pack, warmup
+from tilesmith.ahead import explain, warmup
+from tilesmith.api import linear, matmul, pack
 from tilesmith.core.errors import ColdCaptureError, CompilationError, DriverError, EmulationError, UnavailableError
 from tilesmith.core.packed import Packed
 from tilesmith.emulator import emulate

@@ -1,13 +1,9 @@
-"""What users call."""
+"""What users call to multiply."""
 
 import warnings
-from collections.abc import Iterable
-from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from tilesmith.core import device as devices
 from tilesmith.core.accuracy import check_accuracy, numerics
 from tilesmith.core.checks import (
     OUT_DTYPES,
@@ -23,19 +19,11 @@ from tilesmith.core.checks import (
     is_mixed,
     product_shape,
 )
-from tilesmith.core.errors import UnavailableError
-from tilesmith.core.packed import Packed, version_of
-from tilesmith.core.plan import Plan
-from tilesmith.explain import Explanation
-from tilesmith.override.collecting import collecting
-from tilesmith.planner import rejections
+from tilesmith.core.packed import Packed, unpacked, version_of
 from tilesmith.runtime import executor
-from tilesmith.runtime.registry import PackedPair
 from tilesmith.torch_ops import dispatch, distributed
 from tilesmith.torch_ops import linear as op_linear
 from tilesmith.torch_ops import matmul as op
-
-Operand = torch.Tensor | Packed | tuple[int, ...]  # a shape stands for a tensor
 
 
 def matmul(
@@ -129,118 +117,6 @@ def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = No
     return Packed(tensor, first, own_accuracy, terms, version_of(tensor))
 
 
-def explain(
-    a: torch.Tensor | Packed,
-    b: torch.Tensor | Packed,
-    *,
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
-    gpu: str | None = None,
-) -> Explanation:
-    """How `matmul` would multiply these operands on a GPU, and why so: print it. Nothing is computed or compiled.
-
-    Args:
-        a, b, accuracy, out_dtype: as for `matmul`; tensors may be on the meta device, or on the CPU.
-        gpu: one of "h200", "h100", "a100", "l4", "rtx4090" and "t4". None is the GPU of the operands, or else the
-            current one of this machine, or else an H200.
-
-    >>> a, b = torch.empty(4096, 4096, device="meta"), torch.empty(4096, 4096, device="meta")
-    >>> explanation = explain(a, b, gpu="h200")
-    >>> [launch.kernel for launch in explanation.launches], explanation.work.bounds.bound
-    (['split', 'gemm_fp32', 'split', 'gemm_fp32'], 'compute')
-    """
-    a, b, packed, accuracy = _unpacked(a, b, accuracy)
-    check_dense(a, b)
-    if distributed.is_distributed(a, b):
-        raise NotImplementedError("tilesmith.explain takes the tensors of one process: pass x.to_local()")
-    notes = []
-    if gpu is not None:
-        target = devices.named(gpu)
-    elif a.is_cuda or torch.cuda.is_available():
-        target = devices.installed(a.get_device() if a.is_cuda else torch.cuda.current_device())
-    else:
-        target = devices.named(devices.STAND_IN)
-        notes.append(f"torch finds no GPU here: this is for an {target.name}.")
-    resolved = numerics(accuracy, a.dtype)
-    plan = executor.planned(a, b, target, resolved, out_dtype, packed=packed)
-    if plan is None:
-        notes.append("No kernel takes these operands as they are: the one of 16 bits is converted to float32 first.")
-        a, b = (x.to("meta").float() for x in (a, b))
-        plan = executor.planned(a, b, target, resolved, out_dtype, packed=packed)
-        assert plan is not None
-    if plan.is_tuned:
-        notes.append("This plan was measured to be the fastest here: `tilesmith tune` kept it.")
-    return Explanation.of(plan, rejections(plan), notes)
-
-
-def warmup(
-    what: torch.nn.Module | Iterable[tuple[Operand, Operand]],
-    *inputs: Any,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cuda",
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
-    backward: bool = False,
-) -> None:
-    """Compiles and loads the kernels of products before they are needed, in a CUDA graph or a server, all at the same
-    time.
-
-    Args:
-        what: pairs of tensors, packed ones among them, or of shapes that stand for contiguous tensors of `dtype` on
-            `device`. Or a model on a GPU, whose products are those that the override in force would take, or else one
-            with `accuracy`. Its forward is run once on the inputs, where torch multiplies.
-        inputs: the arguments of the model.
-        backward: whether the model's backward pass is run too. It leaves no gradients.
-
-    >>> if torch.cuda.is_available():
-    ...     warmup([((4096, 1024), (1024, 512))], dtype=torch.bfloat16)
-    ...     warmup(torch.nn.Linear(1024, 512, device="cuda"), torch.ones(64, 1024, device="cuda"), backward=True)
-    """
-    if not torch.cuda.is_available():
-        raise UnavailableError("tilesmith.warmup needs an NVIDIA GPU and a torch built for CUDA; this machine has none")
-    if isinstance(what, torch.nn.Module):
-        with collecting(accuracy) as plans:
-            _run(what, inputs, backward)
-    elif inputs or backward:
-        raise TypeError("tilesmith.warmup takes inputs and backward with a torch.nn.Module alone")
-    else:
-        plans = [_planned(*pair, dtype, device, accuracy, out_dtype) for pair in what]
-    executor.load(plans)
-
-
-def _run(model: torch.nn.Module, inputs: tuple[Any, ...], backward: bool) -> None:
-    with torch.set_grad_enabled(backward):
-        results = [x for x in tree_leaves(model(*inputs)) if isinstance(x, torch.Tensor) and x.requires_grad]
-    if backward and results:
-        leaves = [x for x in (*model.parameters(), *inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
-        torch.autograd.grad(results, leaves, [torch.zeros_like(x) for x in results], allow_unused=True)
-
-
-def _planned(
-    x: Operand,
-    y: Operand,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    accuracy: str | None,
-    out_dtype: torch.dtype | None,
-) -> tuple[Plan, int]:
-    """How `matmul` would multiply these, and the index of the GPU."""
-    x, y = (each if isinstance(each, torch.Tensor | Packed) else _ghost(each, dtype) for each in (x, y))
-    a, b, packed, accuracy = _unpacked(x, y, accuracy)
-    on = a.device if a.is_cuda else torch.device(device)
-    index = torch.cuda.current_device() if on.index is None else on.index
-    gpu, resolved = devices.installed(index), numerics(accuracy, a.dtype)
-    plan = executor.planned(a, b, gpu, resolved, out_dtype, packed=packed)
-    if plan is None:
-        plan = executor.planned(a.float(), b.float(), gpu, resolved, out_dtype, packed=packed)
-        assert plan is not None
-    return plan, index
-
-
-def _ghost(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
 def _dispatched(
     a: torch.Tensor | Packed,
     b: torch.Tensor | Packed,
@@ -255,7 +131,7 @@ def _dispatched(
     if isinstance(a, Packed) or isinstance(b, Packed):
         if torch.compiler.is_compiling():
             raise NotImplementedError("tilesmith.matmul with a packed operand does not work inside of torch.compile")
-        a, b, packed, accuracy = _unpacked(a, b, accuracy)
+        a, b, packed, accuracy = unpacked(a, b, accuracy)
     check_dense(a, b)
     is_distributed = distributed.is_distributed(a, b, out)
     if asked is None and accuracy is not None and is_mixed(a.dtype, b.dtype):
@@ -306,7 +182,7 @@ def _dispatched_linear(
         if torch.compiler.is_compiling():
             raise NotImplementedError("tilesmith.linear with a packed weight does not work inside of torch.compile")
         check_packed_weight(weight.tensor)
-        x, transposed, packed, accuracy = _unpacked(x, weight, accuracy)
+        x, transposed, packed, accuracy = unpacked(x, weight, accuracy)
         weight = transposed.mT
     added = {name: tensor for name, tensor in (("bias", bias), ("residual", residual)) if tensor is not None}
     check_linear_dense(x=x, weight=weight, **added)
@@ -329,17 +205,3 @@ def _dispatched_linear(
     return op_linear.linear(  # type: ignore[no-any-return]
         x, weight, bias, residual, activation=activation, accuracy=accuracy, out_dtype=out_dtype
     )
-
-
-def _unpacked(
-    a: torch.Tensor | Packed, b: torch.Tensor | Packed, accuracy: str | None
-) -> tuple[torch.Tensor, torch.Tensor, PackedPair | None, str | None]:
-    """The operands as tensors, what `pack` made of them, if anything, and the accuracy that they were packed for."""
-    a_terms = b_terms = None
-    if isinstance(a, Packed):
-        a.check("a", accuracy)
-        a_terms, accuracy, a = a.terms, accuracy or a.accuracy, a.tensor
-    if isinstance(b, Packed):
-        b.check("b", accuracy)
-        b_terms, accuracy, b = b.terms, accuracy or b.accuracy, b.tensor
-    return a, b, None if a_terms is None and b_terms is None else (a_terms, b_terms), accuracy

@@ -17,6 +17,7 @@ from tilesmith.bench.suites import random_tensor
 from tilesmith.core import accuracy as accuracies
 from tilesmith.core import device
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.packed import PackedPair
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.family import Candidate
@@ -27,7 +28,6 @@ from tilesmith.kernels.mma.family import FP64, HALF, TF32
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
 from tilesmith.runtime.executor import compiled, pack
-from tilesmith.runtime.registry import PackedPair
 
 Launch = (
     tuple[Plan, torch.Tensor, torch.Tensor]

@@ -204,6 +204,20 @@ def test_operands_of_two_types_have_their_own_planes() -> None:
     assert (product.words.terms, product.words.term_products) == ((1, 2), 2)
 
 
+def test_what_follows_a_product_is_explained() -> None:
+    a, b, bias, residual = (meta(*s, dtype=torch.bfloat16) for s in ((512, 256), (256, 384), (384,), (512, 384)))
+    plain = tilesmith.explain(a, b, gpu="h200")
+    found = tilesmith.explain(a, b, bias=bias, residual=residual, gpu="h200")
+    assert (plain.epilogue, found.epilogue) == ((), ("a bias", "a residual"))
+    assert found.work.read_bytes == plain.work.read_bytes + 2 * (384 + 512 * 384)
+    assert "  with a bias, a residual in its kernels" in str(found).splitlines()
+    assert tilesmith.explain(a, b, activation="gelu", gpu="h200").epilogue == ("gelu",)
+    with pytest.raises(RuntimeError, match="bias must have shape"):
+        tilesmith.explain(a, b, bias=residual)
+    result = run("64x128x96", "--bias", "--activation", "silu", "--residual", "--gpu", "h200")
+    assert "  with a bias, silu, a residual in its kernels" in result.output.splitlines()
+
+
 def test_an_output_without_contiguous_lines_is_stored_by_a_launch_of_its_own() -> None:
     out = meta(512, 1024, 2, dtype=torch.bfloat16)[..., 0]
     operands = meta(512, 512, dtype=torch.bfloat16), meta(512, 1024, dtype=torch.bfloat16)

@@ -19,7 +19,8 @@ from torchs_linear import by_torch, ours
 
 import tilesmith
 from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
-from tilesmith.runtime import executor, registry
+from tilesmith.core.packed import PackedPair
+from tilesmith.runtime import executor
 from tilesmith.torch_ops import dispatch
 from tilesmith.torch_ops import linear as op_linear
 from tilesmith.torch_ops import matmul as op
@@ -640,7 +641,7 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         accuracy: str | None = None,
         out_dtype: torch.dtype | None = None,
         out: None = None,
-        packed: registry.PackedPair | None = None,
+        packed: PackedPair | None = None,
         epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
         if packed is not None:

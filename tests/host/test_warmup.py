@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from meta_tensors import meta
 
 import tilesmith
-from tilesmith import api
+from tilesmith import ahead
 from tilesmith.core import device as devices
 from tilesmith.core.device import Device, named
+from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.override import collecting, override
@@ -40,7 +42,7 @@ class Gpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     gpu = Gpu()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(api, "collecting", lambda accuracy: collecting.collecting(accuracy, "cpu"))
+    monkeypatch.setattr(ahead, "collecting", lambda accuracy: collecting.collecting(accuracy, "cpu"))
     before = registry.register("cpu", lambda: gpu)
     yield gpu
     registry.register("cpu", before)
@@ -114,6 +116,18 @@ def test_pairs_are_loaded_at_once(loads: list[set[str]], monkeypatch: pytest.Mon
     assert loaded == kernels_of(plans)
 
 
-def test_inputs_without_a_model_are_an_error(gpu: Gpu) -> None:
+def test_pairs_may_have_an_epilogue(loads: list[set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(devices, "installed", lambda _: named("h200"))
+    tilesmith.warmup([((4096, 1024), (1024, 512))], dtype=torch.bfloat16, bias=True, activation="gelu", residual=True)
+    a, b, bias, residual = (meta(*s, dtype=torch.bfloat16) for s in ((4096, 1024), (1024, 512), (512,), (4096, 512)))
+    (loaded,) = loads
+    assert loaded == kernels_of([choose(Problem.of(a, b, epilogue=Epilogue(bias, "gelu", residual)), named("h200"))])
+
+
+def test_arguments_that_do_not_go_together_are_an_error(gpu: Gpu) -> None:
+    with pytest.raises(TypeError, match="with pairs alone"):
+        tilesmith.warmup(model(), torch.randn(640, 512), activation="gelu")
     with pytest.raises(TypeError, match=r"with a torch\.nn\.Module alone"):
         tilesmith.warmup([((2, 3), (3, 4))], torch.ones(2))

@@ -6,6 +6,8 @@ import torch
 
 from tilesmith.core.accuracy import Accuracy
 
+PackedPair = tuple[torch.Tensor | None, torch.Tensor | None]  # what `pack` made of a and b
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Packed:
@@ -63,3 +65,17 @@ class Packed:
 
 def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
+
+
+def unpacked(
+    a: torch.Tensor | Packed, b: torch.Tensor | Packed, accuracy: str | None
+) -> tuple[torch.Tensor, torch.Tensor, PackedPair | None, str | None]:
+    """The operands as tensors, what `pack` made of them, if anything, and the accuracy that they were packed for."""
+    a_terms = b_terms = None
+    if isinstance(a, Packed):
+        a.check("a", accuracy)
+        a_terms, accuracy, a = a.terms, accuracy or a.accuracy, a.tensor
+    if isinstance(b, Packed):
+        b.check("b", accuracy)
+        b_terms, accuracy, b = b.terms, accuracy or b.accuracy, b.tensor
+    return a, b, None if a_terms is None and b_terms is None else (a_terms, b_terms), accuracy

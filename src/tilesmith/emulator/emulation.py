@@ -11,11 +11,11 @@ from torch import Tensor
 from tilesmith.core.accuracy import Numerics
 from tilesmith.core.device import STAND_IN, Device, named
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.packed import PackedPair
 from tilesmith.core.plan import Plan
 from tilesmith.emulator.run import run
 from tilesmith.runtime import registry
 from tilesmith.runtime.executor import planned
-from tilesmith.runtime.registry import PackedPair
 
 
 @dataclass(frozen=True, slots=True)

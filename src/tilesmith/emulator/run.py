@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.packed import PackedPair
 from tilesmith.core.params import Buffer
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import contiguous_strides
 from tilesmith.emulator import launch
 from tilesmith.runtime.executor import eight_bytes
-from tilesmith.runtime.registry import PackedPair
 
 _NANS = 0xFFFFFFFF  # in memory that nobody has written: NaNs of every type
 _WORKSPACE_ALIGNMENT = 512  # what torch's allocator gives on a GPU

@@ -7,6 +7,7 @@ from typing import Final
 from tilesmith.core.accuracy import ACCURACIES
 from tilesmith.core.numbers import count, paragraph, quantity
 from tilesmith.core.plan import Plan, Rejection
+from tilesmith.core.problem import EpilogueSpec
 from tilesmith.core.roofline import Peak
 from tilesmith.explain.estimate import Estimate
 from tilesmith.explain.launches import Launch
@@ -23,6 +24,7 @@ class Explanation:
     """How a product would be done on a GPU, and why so. `str()` of it is the text; every field is plain data."""
 
     product: str  # e.g. "8205 x 2949 x 5921 float32"
+    epilogue: tuple[str, ...]  # what follows it in the same kernels, e.g. "a bias", "gelu"
     gpu: str
     arch: str
     notes: tuple[str, ...]  # what must be known to read the rest
@@ -44,6 +46,7 @@ class Explanation:
         work, tiles = Work.of(plan, peak), Tiles.of(plan, plan.tiling)
         return cls(
             product=str(plan.problem),
+            epilogue=_parts(plan.problem.epilogue),
             gpu=plan.device.name,
             arch=plan.device.arch,
             notes=tuple(notes),
@@ -64,6 +67,8 @@ class Explanation:
     def _lines(self) -> Iterator[str]:
         accuracy = f" as {self.work.precision}" if self.work.precision in ACCURACIES else ""
         yield f"{self.product}{accuracy} on {self.gpu} ({self.arch})"
+        if self.epilogue:
+            yield f"  with {', '.join(self.epilogue)} in its kernels"
         for note in self.notes:
             yield from paragraph(note)
         yield from ("", "The work")
@@ -93,6 +98,18 @@ class Explanation:
         more = len(self.alternatives) - _MAX_ALTERNATIVES
         if more > 0:
             yield f"  and {count(more, 'other')}"
+
+
+def _parts(epilogue: EpilogueSpec | None) -> tuple[str, ...]:
+    if epilogue is None:
+        return ()
+    parts = {
+        "factors": epilogue.is_scaled,
+        "a bias": epilogue.bias is not None,
+        str(epilogue.activation): epilogue.activation is not None,
+        "a residual": epilogue.residual is not None,
+    }
+    return tuple(part for part, holds in parts.items() if holds)
 
 
 def _nearest_first(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:

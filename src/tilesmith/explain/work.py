@@ -42,7 +42,8 @@ class Work:
     @classmethod
     def of(cls, plan: Plan, peak: Peak | None) -> "Work":
         problem = plan.problem
-        read = _distinct_bytes(problem.a, problem.batch) + _distinct_bytes(problem.b, problem.batch)
+        added = () if problem.epilogue is None else (problem.epilogue.bias, problem.epilogue.residual)
+        read = sum(_distinct_bytes(x, problem.batch) for x in (problem.a, problem.b, *added) if x is not None)
         written = _distinct_bytes(problem.out, problem.batch)
         precision = _precision(problem)
         return cls(
@@ -124,7 +125,7 @@ def _order(matrix: Matrix) -> str:
 
 def _distinct_bytes(matrix: Matrix, batch: tuple[int, ...]) -> int:
     """What is repeated by a stride of 0 lies in memory once."""
-    sizes = (matrix.rows, matrix.columns, *batch)
+    sizes = (matrix.rows, matrix.columns, *batch[: len(matrix.batch_strides)])
     strides = (matrix.row_stride, matrix.column_stride, *matrix.batch_strides)
     moving = (size for size, stride in zip(sizes, strides, strict=True) if stride or size == 0)
     return math.prod(moving) * matrix.dtype.itemsize

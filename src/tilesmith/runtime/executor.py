@@ -12,6 +12,7 @@ from tilesmith.core import rates
 from tilesmith.core.accuracy import Accuracy, Numerics
 from tilesmith.core.call_key import CallKey, call_key
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.packed import PackedPair
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem, contiguous_strides
 from tilesmith.core.recent import Recent
@@ -19,7 +20,6 @@ from tilesmith.planner import choose, is_possible, packing
 from tilesmith.runtime import driver, loading, registry, workspace
 from tilesmith.runtime.graph_replay import GraphReplay
 from tilesmith.runtime.launches import Launches
-from tilesmith.runtime.registry import PackedPair
 
 _TWO_FLOATS: Final = struct.Struct("<2f")
 _EIGHT_BYTES: Final = struct.Struct("<q")

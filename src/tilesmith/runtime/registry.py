@@ -12,9 +12,8 @@ import torch
 from tilesmith.core.accuracy import Numerics
 from tilesmith.core.device import Device
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.packed import PackedPair
 from tilesmith.core.plan import Plan
-
-PackedPair = tuple[torch.Tensor | None, torch.Tensor | None]  # what `pack` made of a and b
 
 
 class Runnable(Protocol):

@@ -16,8 +16,9 @@ from torch.nn import functional
 from tilesmith.core.accuracy import Numerics, numerics
 from tilesmith.core.checks import check_linear_shapes, check_linear_types, common_dtype, result_dtype
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.packed import PackedPair
 from tilesmith.runtime.executor import multiply
-from tilesmith.runtime.registry import PackedPair, executor_on
+from tilesmith.runtime.registry import executor_on
 from tilesmith.torch_ops import dispatch
 from tilesmith.torch_ops import matmul as op
 
@@ -74,7 +75,7 @@ def fused(
     packed: PackedPair | None = None,
 ) -> Tensor:
     """Multiplies CUDA tensors, with all that follows in the kernels of the product; b is the weight's transpose."""
-    epilogue = _epilogue(x, b, bias, residual, activation, out_dtype)
+    epilogue = epilogue_of(x, b, bias, residual, activation, out_dtype)
     return multiply(x, b, resolved, out_dtype, None, packed, epilogue)
 
 
@@ -104,7 +105,7 @@ def finished(sums: Tensor, activation: str | None, residual: Tensor | None) -> T
     return result if residual is None else result + residual.to(result.dtype)
 
 
-def _epilogue(
+def epilogue_of(
     x: Tensor,
     b: Tensor,
     bias: Tensor | None,
@@ -135,7 +136,7 @@ def _linear(
     executor = executor_on(x.device.type)
     if executor is not None:
         b = weight.mT
-        epilogue = _epilogue(x, b, bias, residual, activation, out_dtype)
+        epilogue = epilogue_of(x, b, bias, residual, activation, out_dtype)
         return executor.multiply(x, b, numerics(accuracy, x.dtype), out_dtype, epilogue=epilogue)
     sums = functional.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     return finished(sums, activation, residual).contiguous()

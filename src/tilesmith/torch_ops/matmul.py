@@ -14,8 +14,9 @@ from torch.library import Library, register_autograd, register_fake, register_vm
 
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.checks import check_call, check_out, common_dtype, is_allowed_mix, product_shape, result_dtype
+from tilesmith.core.packed import PackedPair
 from tilesmith.runtime.executor import multiply
-from tilesmith.runtime.registry import PackedPair, executor_on
+from tilesmith.runtime.registry import executor_on
 from tilesmith.torch_ops import dispatch
 from tilesmith.torch_ops.dispatch import is_transformed, refuse_forward_mode
 from tilesmith.torch_ops.vmap import as_one_batch
