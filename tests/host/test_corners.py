@@ -138,3 +138,21 @@ def test_complex_cpu_operands_go_to_torch_with_and_without_out() -> None:
     out = torch.empty_like(a)
     tilesmith.matmul(a, a, out=out)
     assert torch.equal(out, a @ a) and torch.equal(tilesmith.matmul(a, a), a @ a)
+
+
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+@pytest.mark.parametrize("a_layout", ["rows", "columns", "batch"])
+def test_gradients_of_matrices_are_stored_as_torchs(a_layout: str, b_layout: str) -> None:
+    """So the gradient of x @ weight.T is added to the weight's without a copy."""
+
+    def stored(rows: int, columns: int, layout: str) -> torch.Tensor:
+        if layout == "batch":
+            return torch.randn(2, rows, columns).requires_grad_()
+        return (torch.randn(rows, columns) if layout == "rows" else torch.randn(columns, rows).T).requires_grad_()
+
+    def strides(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> list[tuple[int, ...]]:
+        return [each.stride() for each in torch.autograd.grad(function(*inputs).square().sum(), inputs)]
+
+    a, b, weight = stored(6, 5, a_layout), stored(5, 7, b_layout), stored(7, 5, b_layout)
+    assert strides(tilesmith.matmul, a, b) == strides(torch.matmul, a, b)
+    assert strides(tilesmith.linear, a, weight) == strides(torch.nn.functional.linear, a, weight)

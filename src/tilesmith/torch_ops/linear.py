@@ -178,6 +178,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[
     ctx.activation = keyword_only_inputs["activation"]
     ctx.accuracy = keyword_only_inputs["accuracy"]
     ctx.dtypes = (x.dtype, weight.dtype, None if bias is None else bias.dtype)
+    ctx.by_columns = op.is_by_columns(x), op.is_by_columns(weight)
     ctx.result_dtype = output.dtype
     ctx.residual_shape = None if residual is None else residual.shape
     differentiates = ctx.activation is not None and (need_x or need_weight or need_bias)
@@ -200,11 +201,13 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         sums = linear(x, weight, bias, accuracy=ctx.accuracy, out_dtype=ctx.result_dtype)
         grad = _DERIVATIVES[ctx.activation](grad, sums)
     dtype = torch.promote_types(x_dtype, weight_dtype)
+    x_by_columns, weight_by_columns = ctx.by_columns
     if need_x:
-        grad_x = op.product(grad.to(dtype), weight, ctx.accuracy).to(x_dtype)
+        grad_x = op.stored_as(x_by_columns, grad.to(dtype), weight, ctx.accuracy).to(x_dtype)
     rows = op.as_rows(grad)
     if need_weight:
-        grad_weight = op.product(rows.to(dtype).mT, op.as_rows(x), ctx.accuracy).to(weight_dtype)
+        own = op.stored_as(weight_by_columns, rows.to(dtype).mT, op.as_rows(x), ctx.accuracy)
+        grad_weight = own.to(weight_dtype)
     if need_bias:
         grad_bias = rows.sum(0).to(bias_dtype)
     return grad_x, grad_weight, grad_bias, grad_residual

@@ -167,15 +167,27 @@ def _gradients(
 
     grad_a = grad_b = None
     if need_a:
-        grad_a = product(grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape).to(a.dtype)
+        grad_a = stored_as(is_by_columns(a), grad2, b2.mT, accuracy).sum_to_size(a2.shape).reshape(a.shape).to(a.dtype)
     if need_b:
         if b2.dim() == 2 and a2.dim() > 2 and _may_flatten(a2) and _may_flatten(grad2):
             # Every matrix of the batch met the same b: one long product sums over them all.
-            grad_b = product(as_rows(a2).mT, as_rows(grad2), accuracy).reshape(b.shape)
+            grad_b = stored_as(is_by_columns(b), as_rows(a2).mT, as_rows(grad2), accuracy).reshape(b.shape)
         else:
-            grad_b = product(a2.mT, grad2, accuracy).sum_to_size(b2.shape).reshape(b.shape)
+            grad_b = stored_as(is_by_columns(b), a2.mT, grad2, accuracy).sum_to_size(b2.shape).reshape(b.shape)
         grad_b = grad_b.to(b.dtype)
     return grad_a, grad_b
+
+
+def is_by_columns(x: Tensor) -> bool:
+    """Whether the gradient of such a matrix is stored by columns, as torch's is: autograd adds it to the matrix it is a
+    view of, a weight of which this is the transpose, without a copy then."""
+    return x.dim() == 2 and x.stride(0) == 1 and x.stride(1) == x.shape[0]
+
+
+def stored_as(by_columns: bool, a: Tensor, b: Tensor, accuracy: str | None) -> Tensor:
+    """The product of two matrices, stored by columns or by rows."""
+    is_matrix = a.dim() == b.dim() == 2
+    return product(b.mT, a.mT, accuracy).mT if by_columns and is_matrix else product(a, b, accuracy)
 
 
 def as_rows(x: Tensor) -> Tensor:
