@@ -81,6 +81,8 @@ def test_other_families_and_gpus_take_one_type() -> None:
         assert not is_possible(mixed(64, 20, 64, types), H200)  # too short for terms: they become float32
         assert not is_possible(mixed(64, 0, 64, types), H200)
         assert not is_possible(mixed(1, 500, 64, types), H200)  # nor for a vector
+        assert not is_possible(mixed(304, 320, 16, types), H200)  # nor for short sums of few columns
+        assert is_possible(mixed(304, 320, 17, types), H200) and is_possible(mixed(304, 513, 16, types), H200)
         for device in KNOWN_GPUS.values():
             assert is_possible(problem, device) == (device.capability == (9, 0))
 

@@ -30,8 +30,8 @@ from tilesmith.kernels.hopper.choice import work as work
 from tilesmith.kernels.hopper.constants import Runs
 from tilesmith.kernels.hopper.launch import every_kernel as every_product
 from tilesmith.kernels.hopper.launch import product_launch
-from tilesmith.kernels.hopper.layout import Configuration as Configuration
 from tilesmith.kernels.hopper.layout import (
+    SHORT_K,
     Layout,
     clusters_at_once,
     clusters_of,
@@ -39,12 +39,14 @@ from tilesmith.kernels.hopper.layout import (
     schemes_of,
     sources_of,
 )
+from tilesmith.kernels.hopper.layout import Configuration as Configuration
 from tilesmith.kernels.hopper.tiles import MAX_SPLIT_K, MIN_TILE, configurations
 from tilesmith.kernels.hopper.traits import WGMMA_M
 from tilesmith.kernels.operand import round_up
 
 _CAPABILITY: Final = (9, 0)
 _MIN_K: Final = 33  # torch rounds shorter sums less often than terms have bits for
+_MAX_FEW: Final = 16  # rows or columns
 _INT_MAX: Final = 2**31 - 1
 
 
@@ -70,8 +72,10 @@ def rejects(problem: Problem, device: Device) -> str | None:
     m, n, k, batches, schemes = problem.m, problem.n, problem.k, problem.batches, schemes_of(problem)
     if schemes is not None and problem.accuracy == "fp32" and k < _MIN_K:
         return "its terms have too few bits for sums that are so short"
-    if problem.accuracy == "fp32" and min(m, n) == 1 and problem.a.dtype != problem.b.dtype:
-        return "its terms have too few bits for a vector, where torch rounds as rarely as in short sums"
+    if problem.accuracy == "fp32" and problem.a.dtype != problem.b.dtype and _is_rarely_rounded(m, n, k):
+        return (
+            "its terms have too few bits for a vector, or short sums of few rows or columns: torch rounds these rarely"
+        )
     if k == 0 or problem.is_empty:
         return "there is nothing to multiply"
     if len(problem.batch) > MAX_BATCH_DIMS:
@@ -86,6 +90,11 @@ def rejects(problem: Problem, device: Device) -> str | None:
     if counted > _INT_MAX:
         return "its sizes cannot be counted with 32 bits"
     return None
+
+
+def _is_rarely_rounded(m: int, n: int, k: int) -> bool:
+    """Whether torch sums such a product in many short chains. Of two float32 operands the other families do these."""
+    return min(m, n) == 1 or (min(m, n) <= _MAX_FEW and k <= SHORT_K)
 
 
 def _repeats(matrix: Matrix) -> bool:
