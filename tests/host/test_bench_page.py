@@ -139,7 +139,7 @@ def test_many_products_have_plots_of_their_ratios(
     path = tmp_path / "many.html"
     path.write_text(page(many))
     browser.open(path, width=width)
-    count = sum(TORCH in entry.competitors for entry in many.entries)
+    count = sum(TORCH in entry.opponents for entry in many.entries)
     for title in ("floating-point operations", "operations for each byte that must be moved"):
         marks = f"document.querySelectorAll('svg[aria-label=\"Ratio to torch against {title}\"] use').length"
         assert browser.evaluate(marks) == count

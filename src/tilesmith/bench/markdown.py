@@ -59,13 +59,13 @@ def _summary(entries: Sequence[Entry]) -> Iterable[str]:
     """The mean against each opponent, and for calls by the wall clock how many are too slow."""
     lines = []
     ratios_to = {
-        other: [entry.ratio(other) for entry in entries if other in entry.competitors] for other in opponents(entries)
+        other: [entry.ratio(other) for entry in entries if other in entry.opponents] for other in opponents(entries)
     }
     for other, ratios in ratios_to.items():
         mean, least = statistics.geometric_mean(ratios), min(ratios)
         count = f"{len(ratios)} product{'s' * (len(ratios) != 1)}"
         lines.append(f"Against {other}: geometric mean **{mean:.3f}**, least {least:.3f}, of {count}.")
-    calls = [entry for entry in entries if entry.clock == "wall" and TORCH in entry.competitors]
+    calls = [entry for entry in entries if entry.clock == "wall" and TORCH in entry.opponents]
     if calls:
         behind = sum(entry.is_behind for entry in calls)
         lines.append(f"By the wall clock; slower than torch by more than 5% above 50 us or 15% below: {behind}.")
@@ -88,7 +88,7 @@ def _table(entries: Sequence[Entry]) -> str:
     others = opponents(entries)
     if len(entries) > _MAX_ROWS and others:
         first = others[0]
-        entries = sorted(entries, key=lambda entry: entry.ratio(first) if first in entry.competitors else 0.0)
+        entries = sorted(entries, key=lambda entry: entry.ratio(first) if first in entry.opponents else 0.0)
         entries = entries[:_SHOWN_ROWS]
     everyone = (OURS, *others)
 
@@ -115,7 +115,7 @@ def _rows(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _ratio(other: str, entry: Entry) -> str:
-    return f"**{entry.ratio(other):.3f}**" if other in entry.competitors else ""
+    return f"**{entry.ratio(other):.3f}**" if other in entry.opponents else ""
 
 
 def _microseconds(name: str, entry: Entry) -> str:

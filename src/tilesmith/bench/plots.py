@@ -51,7 +51,7 @@ def write_png(results: Results, path: Path) -> None:
 
 
 def _entries_with(results: Results, other: str) -> list[Entry]:
-    return [entry for entry in results.entries if other in entry.competitors]
+    return [entry for entry in results.entries if other in entry.opponents]
 
 
 def _bars(axes: "Axes", entries: list[Entry], other: str) -> None:
