@@ -266,10 +266,13 @@ def test_calls_by_the_wall_clock_say_how_many_are_too_slow() -> None:
     assert "| 0.87 to 0.95 | 70 |" in many
 
 
-def test_a_page_of_several_runs_is_refused(tmp_path: Path) -> None:
-    done = bench("--from", RECORDED, "--from", RECORDED, "--html", tmp_path / "r.html")
+def test_a_picture_of_several_runs_is_refused_and_a_page_has_them(tmp_path: Path) -> None:
+    twice = ("--from", RECORDED, "--from", RECORDED)
+    done = bench(*twice, "--png", tmp_path / "r.png")
     assert done.exit_code == 2
-    assert "--markdown takes several" in done.output
+    assert "--html and --markdown take several" in done.output
+    assert bench(*twice, "--html", tmp_path / "r.html").exit_code == 0
+    assert (tmp_path / "r.html").read_text().count(f"{Results.read(RECORDED).environment.command}</code>") == 2
 
 
 def test_files_keep_a_line_for_each_list_of_samples(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from tilesmith.bench.results import Results
 
 _FEW: Final = 3  # labels at least, if the axis is to be read
-_APART: Final = 0.1  # of the axis between two of them: less, and they meet on a phone
+_APART: Final = 0.18  # of the axis between two of them: less, and they meet on a phone
 _STEPS: Final = (  # the roundest first
     (1.0,),
     (2.0, 5.0),

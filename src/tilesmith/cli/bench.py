@@ -70,7 +70,7 @@ def _opponents(context: click.Context, parameter: click.Parameter, value: str | 
     "recorded",
     type=_FILE,
     multiple=True,
-    help="Measure nothing: show a file that --json wrote; for --markdown it may be repeated.",
+    help="Measure nothing: show a file that --json wrote; may be repeated.",
 )
 @click.option(
     "--compare",
@@ -119,12 +119,12 @@ def bench(
 
 
 def _show(runs: list[Results], html_file: Path | None, png_file: Path | None, markdown_file: Path | None) -> None:
-    if len(runs) > 1 and (html_file or png_file):
-        raise click.UsageError("a page or a picture shows one run; --markdown takes several")
+    if len(runs) > 1 and png_file:
+        raise click.UsageError("a picture shows one run; --html and --markdown take several")
     if markdown_file is not None:
         markdown_file.write_text(markdown(runs))
     if html_file is not None:
-        html_file.write_text(page(runs[0]))
+        html_file.write_text(page(runs))
     if png_file is not None and runs[0].entries:
         try:
             write_png(runs[0], png_file)
