@@ -181,14 +181,17 @@ def _chart(measured: Sequence[Measured], facts: Iterable[str], palette: Palette)
         drawn.append(element("text", line, x=_MARGIN, y=y + 34, class_="caption"))
         y += _LINE
     height = y + 28
-    return element(
-        "svg",
+    children = (
         element("title", "Speed of Tilesmith\u2019s matrix products relative to torch"),
         element("desc", "; ".join(said)),
         element("style", Markup(_style(palette))),
         element("text", "Matrix products, times as fast as torch", x=_MARGIN, y=32, class_="head"),
         element("text", "Within the same precision class; longer is better.", x=_MARGIN, y=56, class_="soft"),
         *drawn,
+    )
+    return element(
+        "svg",
+        *(Markup(f"{child}\n") for child in children),  # a line each, so that a change can be read
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {_WIDTH} {height}",
         width=_WIDTH,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from made_up_results import RECORDED
+from matplotlib.text import Annotation
 
 from tilesmith.bench.axis import Axis
-from tilesmith.bench.plots import write_png
+from tilesmith.bench.plots import picture, write_png
 from tilesmith.bench.results import Results
 from tilesmith.core.errors import UnavailableError
 
@@ -26,6 +27,12 @@ def test_the_picture_is_a_png(results: Results, tmp_path: Path) -> None:
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
     assert width == 1690 and height > width
+
+
+def test_no_label_of_the_picture_covers_a_point(results: Results) -> None:
+    texts = [text for axes in picture(results).axes for text in axes.texts if isinstance(text, Annotation)]
+    assert "bf16, fp16: 989" in [text.get_text() for text in texts]
+    assert {text.xyann[0] for text in texts} == {1.01}  # right of the plots
 
 
 def test_a_picture_of_nothing_is_refused(results: Results, tmp_path: Path) -> None:
