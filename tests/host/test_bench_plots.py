@@ -60,4 +60,4 @@ def test_an_axis_has_a_few_round_labels_that_do_not_meet() -> None:
         axis = Axis(low, high)
         shares = [axis.share(tick) for tick in axis.ticks]
         assert len(shares) >= 2
-        assert all(b - a >= 0.18 for a, b in pairwise(shares))
+        assert all(b - a >= 0.1 for a, b in pairwise(shares))

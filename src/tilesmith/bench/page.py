@@ -81,7 +81,7 @@ def _headline(count: int, found: Sequence[tuple[Sort, Comparison]]) -> Markup:
     return joined(
         f"{len(verdicts)} products, each compared within its precision class: ",
         Markup("; ".join(named)),
-        f" in the geometric mean. {', '.join(others)} and {last}.",
+        f", in the geometric mean. {', '.join(others)} and {last}.",
     )
 
 

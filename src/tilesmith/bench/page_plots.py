@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from tilesmith.bench import svg
-from tilesmith.bench.axis import Axis
+from tilesmith.bench.axis import Axis, tick_label
 from tilesmith.bench.groups import Comparison, Sort, gathered
 from tilesmith.bench.markup import Markup, element, joined
 from tilesmith.bench.page_rows import Row, breakable, described, rows, verdict
@@ -171,7 +171,7 @@ def _errors_against(compared: list[Row], other: str) -> Markup | None:
     names = {"diagonal": "the same error"}
     if has_float32:
         lines.append(svg.Line((axis.low, FLOAT32_FLOOR), (axis.high, FLOAT32_FLOOR), "floor"))
-        names["floor"] = f"floor of float32, {svg.tick_label(FLOAT32_FLOOR)}"
+        names["floor"] = f"floor of float32, {tick_label(FLOAT32_FLOOR)}"
     points = []
     for row, (theirs, ours) in found:
         title = f"{row.entry.label}: ours {ours:.2e}, {other} {theirs:.2e}"

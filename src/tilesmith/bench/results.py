@@ -7,7 +7,6 @@ import json
 import math
 import re
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -280,10 +279,6 @@ class Results:
         """The geometric mean of a suite; None if no entry of it has this opponent."""
         ratios = [each.ratio(other) for each in self.entries if each.suite == suite and other in each.opponents]
         return statistics.geometric_mean(ratios) if ratios else None
-
-    def verdicts(self, suite: str, other: str) -> Counter[Change]:
-        """How many entries of a suite are faster than this opponent, the same, and slower."""
-        return Counter(x.verdict(other) for x in self.entries if x.suite == suite and other in x.opponents)
 
     def write(self, path: Path) -> None:
         """Writes JSON, a line for each field: lists of numbers are not broken."""

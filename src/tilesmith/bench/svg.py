@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tilesmith.bench.axis import Axis
+from tilesmith.bench.axis import Axis, tick_label
 from tilesmith.bench.markup import Markup, element, joined
 
 _LINE_APART: Final = 0.065  # of a plot's height between two labels beside it: less, and they meet on a phone
@@ -143,14 +143,3 @@ def ticks(axis: Axis, kind: str, *, vertical: bool = False) -> Markup:
         return element("text", tick_label(value), x=percent(share), y="1.1em")
 
     return element("svg", joined(*map(tick, axis.ticks)), class_=kind, aria_hidden="true")
-
-
-def tick_label(value: float) -> str:
-    """
-    >>> [tick_label(x) for x in (3e-7, 1e-15, 0.001, 0.5, 1.0, 1000.0, 1e4)]
-    ['3e-7', '1e-15', '0.001', '0.5', '1', '1000', '10000']
-    """
-    if 1e-3 <= value < 1e6:
-        return f"{value:g}"
-    mantissa, _, exponent = f"{value:.0e}".partition("e")
-    return f"{mantissa}e{int(exponent)}"
