@@ -47,9 +47,12 @@ test-sanitizer: $(VENV)/ready
 fuzz-gpu soak-gpu: $(VENV)/ready
 	PYTHONPATH=src:tests/support:tests/gpu $(BIN)/python scripts/$(subst -,_,$@).py $(ARGS)
 
-# The page of figures from the recorded runs. A new run: tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
+# What the recorded runs say: tables, a page, and the README's chart. A new run:
+# tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
 results: $(VENV)/ready
-	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
+	PYTHONPATH=src $(BIN)/python scripts/speed_chart.py
+	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) \
+		--markdown docs/results.md --html docs/assets/results.html
 
 # A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but about a second of a core
 # for each of thousands.

@@ -225,6 +225,22 @@ def test_the_mean_of_a_table_is_that_of_its_rows() -> None:
     assert f"Against torch: geometric mean **{mean:.3f}**, least {least:.3f}, of 5 products." in markdown([seeds])
 
 
+def test_ratios_are_within_a_precision_class_alone() -> None:
+    recorded = Results.read(RECORDED)
+    float32 = recorded.entries[0]
+    assert float32.competitors["torch tf32"].precision == "tf32"
+    assert float32.opponents == recorded.opponents == ("torch",)
+    assert recorded.mean_ratio("seeds", "torch tf32") is None
+    assert "torch tf32" not in markdown([recorded])
+    done = bench("--from", RECORDED)
+    assert "ratios to torch:" in done.output and "tf32" not in done.output
+
+
+def test_the_bandwidth_of_a_run_is_that_of_what_does_not_stay_in_l2() -> None:
+    half = Results.read(next(Path(__file__).parents[2].glob("docs/results/*-half.json")))
+    assert half.bandwidth == pytest.approx(4800, rel=0.01)
+
+
 def test_rows_of_a_table_have_as_many_cells_as_its_head() -> None:
     rows = [line for line in markdown([Results.read(RECORDED)]).splitlines() if line.startswith("|")]
     heads = [i for i, line in enumerate(rows) if set(line) <= set("|-")]
@@ -250,10 +266,13 @@ def test_calls_by_the_wall_clock_say_how_many_are_too_slow() -> None:
     assert "| 0.87 to 0.95 | 70 |" in many
 
 
-def test_a_page_of_several_runs_is_refused(tmp_path: Path) -> None:
-    done = bench("--from", RECORDED, "--from", RECORDED, "--html", tmp_path / "r.html")
+def test_a_picture_of_several_runs_is_refused_and_a_page_has_them(tmp_path: Path) -> None:
+    twice = ("--from", RECORDED, "--from", RECORDED)
+    done = bench(*twice, "--png", tmp_path / "r.png")
     assert done.exit_code == 2
-    assert "--markdown takes several" in done.output
+    assert "--html and --markdown take several" in done.output
+    assert bench(*twice, "--html", tmp_path / "r.html").exit_code == 0
+    assert (tmp_path / "r.html").read_text().count(f"{Results.read(RECORDED).environment.command}</code>") == 2
 
 
 def test_files_keep_a_line_for_each_list_of_samples(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from tilesmith.bench.results import Results
 
 _FEW: Final = 3  # labels at least, if the axis is to be read
-_APART: Final = 0.1  # of the axis between two of them: less, and they meet on a phone
+_CHARACTER: Final = 0.036  # of the axis: as wide as one is on a phone
 _STEPS: Final = (  # the roundest first
     (1.0,),
     (2.0, 5.0),
@@ -62,11 +62,22 @@ class Axis:
         ticks: list[float] = []
         for steps in _STEPS:
             for value in (float(f"{step}e{decade}") for decade in decades for step in steps):
-                if self.low <= value <= self.high and all(self._apart(value, tick) >= _APART for tick in ticks):
+                if self.low <= value <= self.high and all(self._have_room(value, tick) for tick in ticks):
                     ticks.append(value)
             if len(ticks) >= _FEW:
                 break
         return tuple(sorted(ticks))
 
-    def _apart(self, a: float, b: float) -> float:
-        return abs(self.share(a) - self.share(b))
+    def _have_room(self, a: float, b: float) -> bool:
+        return abs(self.share(a) - self.share(b)) >= _CHARACTER * max(len(tick_label(a)), len(tick_label(b)), 3)
+
+
+def tick_label(value: float) -> str:
+    """
+    >>> [tick_label(x) for x in (3e-7, 1e-15, 0.001, 0.5, 1.0, 1000.0, 1e4)]
+    ['3e-7', '1e-15', '0.001', '0.5', '1', '1000', '10000']
+    """
+    if 1e-3 <= value < 1e6:
+        return f"{value:g}"
+    mantissa, _, exponent = f"{value:.0e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"

@@ -1,12 +1,12 @@
-"""Recorded runs as one page of Markdown: a section for each run, in it a table for each suite and type."""
+"""Recorded runs as one page of Markdown: a section for each run, in it a table for each suite and sort of product."""
 
-import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from tilesmith.bench.groups import by_suite, comparisons
 from tilesmith.bench.results import OURS, TORCH, Entry, Results, opponents
 
 _MAX_ROWS: Final = 60  # of a table; of a longer one the least ratios are shown, and how many there are of each size
@@ -33,9 +33,8 @@ def _run(run: Results) -> Iterable[str]:
     yield f"## {', '.join(run.suites) or 'nothing'} ({run.environment.date})"
     facts = (f"- {name}: {value}" for name, value in _facts(run).items() if value)
     yield "\n".join(textwrap.fill(fact, _WIDTH, subsequent_indent="  ", break_long_words=False) for fact in facts)
-    for suite, kind in dict.fromkeys((entry.suite, entry.kind) for entry in run.entries):
-        entries = [entry for entry in run.entries if (entry.suite, entry.kind) == (suite, kind)]
-        yield f"### {suite}, {kind}"
+    for (suite, sort), entries in by_suite(run.entries).items():
+        yield f"### {suite}, {sort}"
         yield from _summary(entries)
         yield _table(entries)
     if run.unfinished:
@@ -58,21 +57,19 @@ def _facts(run: Results) -> dict[str, str]:
 def _summary(entries: Sequence[Entry]) -> Iterable[str]:
     """The mean against each opponent, and for calls by the wall clock how many are too slow."""
     lines = []
-    ratios_to = {
-        other: [entry.ratio(other) for entry in entries if other in entry.competitors] for other in opponents(entries)
-    }
-    for other, ratios in ratios_to.items():
-        mean, least = statistics.geometric_mean(ratios), min(ratios)
-        count = f"{len(ratios)} product{'s' * (len(ratios) != 1)}"
-        lines.append(f"Against {other}: geometric mean **{mean:.3f}**, least {least:.3f}, of {count}.")
-    calls = [entry for entry in entries if entry.clock == "wall" and TORCH in entry.competitors]
+    compared = list(comparisons(entries))
+    for each in compared:
+        count = f"{len(each.entries)} product{'s' * (len(each.entries) != 1)}"
+        least = min(each.ratios)
+        lines.append(f"Against {each.other}: geometric mean **{each.mean:.3f}**, least {least:.3f}, of {count}.")
+    calls = [entry for entry in entries if entry.clock == "wall" and TORCH in entry.opponents]
     if calls:
         behind = sum(entry.is_behind for entry in calls)
         lines.append(f"By the wall clock; slower than torch by more than 5% above 50 us or 15% below: {behind}.")
     if lines:
         yield "\n".join(lines)
     if len(entries) > _MAX_ROWS:
-        yield from (_histogram(ratios, other) for other, ratios in ratios_to.items())
+        yield from (_histogram(each.ratios, each.other) for each in compared)
         yield f"The {_SHOWN_ROWS} least ratios:"
 
 
@@ -88,7 +85,7 @@ def _table(entries: Sequence[Entry]) -> str:
     others = opponents(entries)
     if len(entries) > _MAX_ROWS and others:
         first = others[0]
-        entries = sorted(entries, key=lambda entry: entry.ratio(first) if first in entry.competitors else 0.0)
+        entries = sorted(entries, key=lambda entry: entry.ratio(first) if first in entry.opponents else 0.0)
         entries = entries[:_SHOWN_ROWS]
     everyone = (OURS, *others)
 
@@ -115,7 +112,7 @@ def _rows(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _ratio(other: str, entry: Entry) -> str:
-    return f"**{entry.ratio(other):.3f}**" if other in entry.competitors else ""
+    return f"**{entry.ratio(other):.3f}**" if other in entry.opponents else ""
 
 
 def _microseconds(name: str, entry: Entry) -> str:

@@ -9,6 +9,7 @@ from tilesmith.core.errors import UnavailableError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLOURS: Final[dict[Change, str]] = {"faster": "#0b7a61", "same": "#626c79", "slower": "#b93a12"}
 _MARKS: Final = {
@@ -27,7 +28,12 @@ _DOTS_PER_INCH: Final = 130
 
 
 def write_png(results: Results, path: Path) -> None:
-    """Writes one picture: the ratios to each opponent, the roofline, and our errors against the first one that has any.
+    """Writes one picture, and raises what `picture` does."""
+    picture(results).savefig(path, dpi=_DOTS_PER_INCH, format="png")
+
+
+def picture(results: Results) -> "Figure":
+    """The ratios to each opponent, the roofline, and our errors against the first one that has any.
 
     Raises UnavailableError if matplotlib is missing, and ValueError if the run has no entries.
     """
@@ -47,11 +53,11 @@ def write_png(results: Results, path: Path) -> None:
         _bars(figure.add_subplot(grid[row, :]), entries, other)
     _roofline(figure.add_subplot(grid[-1, 0]), results)
     _errors(figure.add_subplot(grid[-1, 1]), results)
-    figure.savefig(path, dpi=_DOTS_PER_INCH, format="png")
+    return figure
 
 
 def _entries_with(results: Results, other: str) -> list[Entry]:
-    return [entry for entry in results.entries if other in entry.competitors]
+    return [entry for entry in results.entries if other in entry.opponents]
 
 
 def _bars(axes: "Axes", entries: list[Entry], other: str) -> None:
@@ -84,7 +90,8 @@ def _roofline(axes: "Axes", results: Results) -> None:
     _points(axes, [(entry, entry.intensity, entry.tflops) for entry in results.entries])
     for precisions, peak in peaks.items():
         axes.plot([peak / bandwidth * 1e3 if bandwidth else x.low, x.high], [peak, peak], color="black", linewidth=1)
-        axes.annotate(f"{precisions}: {peak:g}", (x.high, peak), ha="right", va="bottom", fontsize=8)
+        beside = ("axes fraction", "data")  # where no point is
+        axes.annotate(f"{precisions}: {peak:g}", (1.01, peak), xycoords=beside, va="center", fontsize=8)
     if bandwidth:
         bend = max(peaks.values()) / bandwidth * 1e3 if peaks else x.high
         axes.plot([x.low, bend], [x.low * bandwidth * 1e-3, bend * bandwidth * 1e-3], color="black", linewidth=1)
@@ -106,10 +113,9 @@ def _errors(axes: "Axes", results: Results) -> None:
         axes.set_title("No errors were taken", loc="left", fontsize=10)
         return
     axis = Axis.around([FLOAT32_FLOOR, *(norm for _, theirs, ours in points for norm in (theirs, ours))])
-    _points(axes, points)
     axes.plot([axis.low, axis.high], [axis.low, axis.high], color="black", linewidth=1)
-    axes.axhline(FLOAT32_FLOOR, color=_MARKS["fp32"][1], linestyle="--", linewidth=1)
-    axes.annotate("floor of float32, 3e-7", (axis.high, FLOAT32_FLOOR), ha="right", va="bottom", fontsize=8)
+    axes.axhline(FLOAT32_FLOOR, color=_MARKS["fp32"][1], linestyle="--", linewidth=1, label="floor of float32, 3e-7")
+    _points(axes, points)
     _scale(axes, x=axis, y=axis)
     axes.set_xlabel(f"error of {other} in norm")
     axes.set_ylabel("our error in norm")
@@ -122,7 +128,7 @@ def _points(axes: "Axes", points: list[tuple[Entry, float, float]]) -> None:
         mark, colour = _MARKS.get(precision, _OTHER_MARK)
         xs, ys = zip(*chosen, strict=True)
         axes.scatter(xs, ys, marker=mark, color=colour, s=30, alpha=0.85, label=precision, zorder=3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left")
 
 
 def _scale(axes: "Axes", *, x: Axis, y: Axis | None = None) -> None:

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -136,8 +135,9 @@ class Entry:
 
     @property
     def opponents(self) -> tuple[str, ...]:
-        """Everyone but us and the second torch, in order."""
-        return tuple(name for name in self.competitors if name not in (OURS, AGAIN))
+        """Those of our precision class, in order: a ratio to any other would mean nothing. The second torch is none."""
+        others = (name for name in self.competitors if name not in (OURS, AGAIN))
+        return tuple(name for name in others if self.competitors[name].precision == self.ours.precision)
 
     @property
     def tflops(self) -> float:
@@ -157,7 +157,7 @@ class Entry:
         return None if self.roofline_ms is None else self.roofline_ms / self.ours.median
 
     def ratio(self, other: str) -> float:
-        """How many times as long as ours another one takes."""
+        """How many times as long as ours an opponent takes."""
         return self.competitors[other].median / self.ours.median
 
     def norms(self, other: str) -> tuple[float, float] | None:
@@ -254,14 +254,14 @@ class Results:
 
     @property
     def opponents(self) -> tuple[str, ...]:
-        """Everyone but us and the second torch, in order."""
         return opponents(self.entries)
 
     @property
     def bandwidth(self) -> float | None:
-        """GB/s of the memory that the rooflines are of; None if no entry is bound by it."""
+        """GB/s of the memory that the rooflines are of; None if no entry is bound by it. Where L2 keeps results, the
+        bytes of an entry are more than those that memory moves, in no entry less."""
         rates = [x.least_bytes / x.roofline_ms * 1e-6 for x in self.entries if x.roofline_ms and x.bound == "memory"]
-        return max(rates, default=None)
+        return min(rates, default=None)
 
     @property
     def peaks(self) -> dict[str, float]:
@@ -277,12 +277,8 @@ class Results:
 
     def mean_ratio(self, suite: str, other: str) -> float | None:
         """The geometric mean of a suite; None if no entry of it has this opponent."""
-        ratios = [each.ratio(other) for each in self.entries if each.suite == suite and other in each.competitors]
+        ratios = [each.ratio(other) for each in self.entries if each.suite == suite and other in each.opponents]
         return statistics.geometric_mean(ratios) if ratios else None
-
-    def verdicts(self, suite: str, other: str) -> Counter[Change]:
-        """How many entries of a suite are faster than this opponent, the same, and slower."""
-        return Counter(x.verdict(other) for x in self.entries if x.suite == suite and other in x.competitors)
 
     def write(self, path: Path) -> None:
         """Writes JSON, a line for each field: lists of numbers are not broken."""

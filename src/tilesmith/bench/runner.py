@@ -104,7 +104,7 @@ def measure(product: Product, suite: str, settings: Settings) -> Entry:
     entry = _described(product, suite, problem, plan, accuracy)
     name = route(found[OURS]) if product.operator in OVERRIDDEN else plan.name
     entry = replace(entry, plan=name, competitors=competitors, state=seen)
-    if not (product.tries_all and TORCH in competitors and entry.is_slower):
+    if not (product.tries_all and TORCH in entry.opponents and entry.is_slower):
         return entry
     tuned = tune(problem, _WITHIN)
     return replace(entry, fastest=Fastest(tuned.best, tuned.regret))

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from tilesmith.bench.axis import Axis
+from tilesmith.bench.axis import Axis, tick_label
 from tilesmith.bench.markup import Markup, element, joined
+
+_LINE_APART: Final = 0.065  # of a plot's height between two labels beside it: less, and they meet on a phone
+_MARKS_AT: Final = 48  # pixels, right of a label of four digits
+_MARK_WIDTH: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +25,21 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A straight line between two points of a plot, with an optional label at its second end."""
+    """A straight line between two points of a plot."""
 
     start: tuple[float, float]
     end: tuple[float, float]
     kind: str
-    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A height that is labelled to the right of a plot, with the marks of what it holds for."""
+
+    y: float
+    label: str
+    marks: tuple[str, ...]
+    title: str
 
 
 def percent(share: float) -> str:
@@ -33,9 +47,18 @@ def percent(share: float) -> str:
 
 
 def scatter(
-    points: Iterable[Point], lines: Sequence[Line], *, x: Axis, y: Axis, x_title: str, y_title: str, title: str
+    points: Iterable[Point],
+    lines: Iterable[Line],
+    *,
+    x: Axis,
+    y: Axis,
+    x_title: str,
+    y_title: str,
+    title: str,
+    levels: Sequence[Level] = (),
 ) -> Markup:
-    """A plot of points that are links, with lines behind them. Ticks are beside it, in SVGs of their own."""
+    """A plot of points that are links, with lines behind them. All text is beside it, in SVGs of its own, so that it
+    covers no point."""
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
         return x.share(point[0]), 1 - y.share(point[1])
@@ -43,28 +66,37 @@ def scatter(
     grid = [_stroke((x.share(tick), 0), (x.share(tick), 1), "grid") for tick in x.ticks]
     grid += [_stroke((0, 1 - y.share(tick)), (1, 1 - y.share(tick)), "grid") for tick in y.ticks]
     drawn = [_stroke(at(line.start), at(line.end), line.kind) for line in lines]
-    labels = []
-    for line in lines:
-        if line.label:
-            across, down = map(percent, at(line.end))
-            left = "-8" if line.start == line.end else None
-            labels.append(element("text", line.label, x=across, y=down, dx=left, dy="-6", class_=f"label {line.kind}"))
     marks = []
     for point in points:
         across, down = map(percent, at((point.x, point.y)))
         hint = element("title", point.title)
         mark = element("use", hint, href=f"#{point.mark}", x=across, y=down, class_=point.mark)
         marks.append(element("a", mark, href=f"#{point.link}", aria_label=point.title))
-    plot = element("svg", *grid, *drawn, *labels, *marks, class_="area", role="group", aria_label=title)
+    plot = element("svg", *grid, *drawn, *marks, class_="area", role="group", aria_label=title)
     return element(
         "div",
         element("span", y_title, class_="y-title"),
         ticks(y, "y-ticks", vertical=True),
         plot,
+        _levels(levels, y) if levels else "",
         ticks(x, "x-ticks"),
         element("span", x_title, class_="x-title"),
         class_="plot",
     )
+
+
+def _levels(levels: Iterable[Level], y: Axis) -> Markup:
+    """Their labels, from the highest, each far enough below the one before."""
+    drawn, lowest = [], -1.0
+    for level in sorted(levels, key=lambda each: each.y, reverse=True):
+        lowest = max(1 - y.share(level.y), lowest + _LINE_APART)
+        down = percent(lowest)
+        drawn.append(element("text", level.label, element("title", level.title), x="6", y=down, dy="0.35em"))
+        drawn += (
+            element("use", href=f"#{mark}", x=str(_MARKS_AT + i * _MARK_WIDTH), y=down, class_=mark)
+            for i, mark in enumerate(level.marks)
+        )
+    return element("svg", *drawn, class_="levels", aria_hidden="true")
 
 
 def bar(ratio: float, interval: tuple[float, float], noise: tuple[float, float], axis: Axis, kind: str) -> Markup:
@@ -111,14 +143,3 @@ def ticks(axis: Axis, kind: str, *, vertical: bool = False) -> Markup:
         return element("text", tick_label(value), x=percent(share), y="1.1em")
 
     return element("svg", joined(*map(tick, axis.ticks)), class_=kind, aria_hidden="true")
-
-
-def tick_label(value: float) -> str:
-    """
-    >>> [tick_label(x) for x in (3e-7, 1e-15, 0.001, 0.5, 1.0, 1000.0, 1e4)]
-    ['3e-7', '1e-15', '0.001', '0.5', '1', '1000', '10000']
-    """
-    if 1e-3 <= value < 1e6:
-        return f"{value:g}"
-    mantissa, _, exponent = f"{value:.0e}".partition("e")
-    return f"{mantissa}e{int(exponent)}"

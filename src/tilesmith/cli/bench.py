@@ -70,7 +70,7 @@ def _opponents(context: click.Context, parameter: click.Parameter, value: str | 
     "recorded",
     type=_FILE,
     multiple=True,
-    help="Measure nothing: show a file that --json wrote; for --markdown it may be repeated.",
+    help="Measure nothing: show a file that --json wrote; may be repeated.",
 )
 @click.option(
     "--compare",
@@ -119,12 +119,12 @@ def bench(
 
 
 def _show(runs: list[Results], html_file: Path | None, png_file: Path | None, markdown_file: Path | None) -> None:
-    if len(runs) > 1 and (html_file or png_file):
-        raise click.UsageError("a page or a picture shows one run; --markdown takes several")
+    if len(runs) > 1 and png_file:
+        raise click.UsageError("a picture shows one run; --html and --markdown take several")
     if markdown_file is not None:
         markdown_file.write_text(markdown(runs))
     if html_file is not None:
-        html_file.write_text(page(runs[0]))
+        html_file.write_text(page(runs))
     if png_file is not None and runs[0].entries:
         try:
             write_png(runs[0], png_file)
@@ -196,7 +196,7 @@ def _times(entry: Entry) -> str:
 
 
 def _ratio(entry: Entry, name: str) -> str:
-    if name not in entry.competitors:
+    if name not in entry.opponents:
         return ""
     return f"{entry.ratio(name):.3f}\n{entry.verdict(name)}"
 
@@ -213,7 +213,7 @@ def _print_summary(results: Results) -> None:
             if mean is not None:
                 out.print(f"{suite}: geometric mean of the ratios to {name}: {mean:.3f}")
     _print_losers(out, results)
-    calls = [each for each in results.entries if each.clock == "wall" and TORCH in each.competitors]
+    calls = [each for each in results.entries if each.clock == "wall" and TORCH in each.opponents]
     if calls:
         behind = [each.label for each in calls if each.is_behind]
         out.print(f"slower than torch by more than 5% above 50 us or 15% below: {len(behind)} of {len(calls)} calls")
@@ -229,9 +229,7 @@ def _print_summary(results: Results) -> None:
 def _print_losers(out: Console, results: Results) -> None:
     """Those that torch does faster, of products that were tried with all plans."""
     for suite in results.suites:
-        tried = [
-            each for each in results.entries if each.suite == suite and each.tries_all and TORCH in each.competitors
-        ]
+        tried = [each for each in results.entries if each.suite == suite and each.tries_all and TORCH in each.opponents]
         losers = sorted((each for each in tried if each.is_slower), key=lambda each: each.ratio(TORCH))
         if not tried:
             continue
