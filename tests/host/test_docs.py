@@ -4,8 +4,10 @@ import dataclasses
 import importlib
 import inspect
 import json
+import math
 import os
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 import torch
 
 import tilesmith
+from tilesmith.bench.results import TORCH, Results
 from tilesmith.cli import main
 from tilesmith.kernelbench.rules import IN_PLACE, RULES
 
@@ -82,6 +85,46 @@ def test_the_page_of_optimize_has_all_operations() -> None:
     rows = " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
     names = sorted(str(packet).removeprefix("aten.") for packet in (*RULES, *IN_PLACE))
     assert sorted(re.findall(r"`(\w+)`", rows)) == names
+
+
+def test_figures_are_those_of_the_recorded_runs() -> None:
+    entries = [each for path in (DOCS / "results").glob("*.json") for each in Results.read(path).entries]
+
+    def ratios(suite: str, opponent: str = TORCH, *, graded: bool = False) -> list[float]:
+        """Of the suites of this name, and of those that are included under it."""
+        return [
+            each.ratio(opponent)
+            for each in entries
+            if re.match(suite, each.suite) and opponent in each.competitors and ("graded" in each.variant) == graded
+        ]
+
+    def mean(values: list[float]) -> float:
+        return math.exp(statistics.fmean(map(math.log, values)))
+
+    float32, graded, tf32 = ratios("fp32"), ratios("fp32", graded=True), ratios("tf32", "torch-tf32")
+    aligned, odd, small = ratios("half: aligned|half: batched|half: skinny"), ratios("half: odd"), ratios("half: small")
+    ranges = (
+        f"{min(float32):.2f} to {max(float32):.1f}; graded values {min(graded):.2f} to {max(graded):.1f}",
+        f"{min(tf32):.1f} to {max(tf32):.1f}",
+        f"{min(odd):.1f} to {max(odd):.1f}",
+    )
+    readme, table, beside = (
+        " ".join((ROOT / name).read_text().split())
+        for name in ("README.md", "docs/compatibility.md", "docs/comparison.md")
+    )
+    for each in ranges:
+        assert f" {each} |" in readme
+        assert f": {each}" in table
+    assert f": {min(aligned):.2f} to {max(aligned):.2f};" in table
+    assert f"small ones {min(small):.2f} to {max(small):.2f} |" in table
+    means = mean(ratios("half: aligned")), mean(float32), len(float32), mean(odd), len(odd)
+    said = (
+        r"aligned 16-bit products is (\S+) .*\((\S+) times as fast .* (\d+) recorded .*"
+        r"odd strides \((\S+) times over (\d+) products"
+    )
+    found = re.search(said, beside)
+    assert found is not None
+    assert found.groups() == tuple(f"{x:.{n}f}" for x, n in zip(means, (3, 1, 0, 1, 0), strict=True))
 
 
 def test_every_note_is_in_the_list_of_notes() -> None:
