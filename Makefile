@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser wheel format clean
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser docs wheel format clean
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -53,6 +53,11 @@ results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python scripts/speed_chart.py
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) \
 		--markdown docs/results.md --html docs/assets/results.html
+
+# The documentation as a site, in site. Its pages are files; only to search them takes a server.
+docs: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; to search it: python3 -m http.server --directory site"
 
 # A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but about a second of a core
 # for each of thousands.

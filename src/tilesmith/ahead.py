@@ -116,6 +116,8 @@ def warmup(
             `device`. Or a model on a GPU, whose products are those that the override in force would take, or else one
             with `accuracy`. Its forward is run once on the inputs, where torch multiplies.
         inputs: the arguments of the model.
+        dtype, device: of the tensors that shapes stand for.
+        accuracy, out_dtype: as for `matmul`.
         bias, activation, residual: what follows the product of each pair, as in `linear(a, b.mT, ...)`.
         backward: whether the model's backward pass is run too. It leaves no gradients.
 

@@ -101,7 +101,8 @@ def pack(tensor: torch.Tensor, *, first: bool = False, accuracy: str | None = No
     Products with it have gradients with respect to the other operand only. They cannot be compiled by `torch.compile`.
 
     Args:
-        tensor: a `b` of products, or with `first` an `a`; 1-D, 2-D or batched, with any strides.
+        tensor: a `b` of products; 1-D, 2-D or batched, with any strides.
+        first: whether it is an `a` instead.
         accuracy: that of the products, which is theirs unless they ask for another: that raises.
 
     >>> weight = pack(torch.tensor([[3.0], [4.0]]))

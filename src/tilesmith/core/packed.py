@@ -16,7 +16,7 @@ class Packed:
     tensor: torch.Tensor  # what was packed, detached
     is_first: bool  # an `a`, not a `b`
     accuracy: Accuracy | None  # of the products; None if the type has only one
-    terms: torch.Tensor | None  # bytes: what kernels/terms.py keeps of a packed operand
+    terms: torch.Tensor | None  # bytes: what kernels/fp32_split/terms.py keeps of a packed operand
     version: int | None  # of the tensor; None if torch keeps no count
 
     @property

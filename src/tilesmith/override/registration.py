@@ -205,6 +205,9 @@ def enable(
 ) -> None:
     """Does what `override` does, from now on until `disable`. Called again, it replaces the settings.
 
+    Args:
+        accuracy, include, exclude, min_flops, times: as for `override`.
+
     >>> enable(min_flops=10**6)
     >>> disable()
     """
