@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser wheel format clean
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser format clean
+.PHONY: wheel sdist check-dist test-package
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -52,16 +53,37 @@ results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
 
 # A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but about a second of a core
-# for each of thousands.
+# for each of thousands. KERNELS="--shape 4096x4096x4096" compiles those of the products alone that it names.
 ARCHIVE := src/tilesmith/archives/sm_90a.archive
 MAX_WHEEL_KB := 40000
+KERNELS :=
 wheel: $(VENV)/ready
-	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a --output $(ARCHIVE)
-	rm -rf build dist
+	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a $(KERNELS) --output $(ARCHIVE)
+	rm -rf build/lib build/bdist.* dist/*.whl
 	$(BIN)/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
-	@rm -rf build
 	@kb=$$(du -k --apparent-size dist/*.whl | cut -f1); echo "$$(ls dist/*.whl): $$kb KB"; \
 	[ $$kb -le $(MAX_WHEEL_KB) ] || { rm dist/*.whl; echo "A wheel has at most $(MAX_WHEEL_KB) KB." >&2; exit 1; }
+
+# The sources as they are released, in dist.
+sdist: $(VENV)/ready
+	rm -f dist/*.tar.gz
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' > /dev/null
+	@ls dist/*.tar.gz
+
+# What is in dist, as an index of packages reads it. It brings two dozen packages, so it has an environment of its own.
+TWINE := build/twine-7.0.0
+DIST := dist
+check-dist: $(TWINE)/bin/twine
+	$< check --strict $(DIST)/*
+
+$(TWINE)/bin/twine:
+	$(PYTHON) -m venv $(TWINE)
+	$(TWINE)/bin/python -m pip install --quiet $(subst -,==,$(notdir $(TWINE)))
+
+# Makes the wheel, with the kernels of one product, and the sdist, of a copy of the tree; checks both, and tries the wheel
+# where nothing else is installed.
+test-package: $(VENV)/ready
+	$(BIN)/python scripts/try_package.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .
@@ -74,4 +96,4 @@ $(VENV)/ready: requirements-dev.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
