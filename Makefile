@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser format clean
-.PHONY: wheel sdist check-dist test-package
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser wheel format clean
+.PHONY: sdist check-dist test-package check-release
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -79,6 +79,10 @@ check-dist: $(TWINE)/bin/twine
 $(TWINE)/bin/twine:
 	$(PYTHON) -m venv $(TWINE)
 	$(TWINE)/bin/python -m pip install --quiet $(subst -,==,$(notdir $(TWINE)))
+
+# Whether version and changelog agree; with TAG=v0.1.0, for that release.
+check-release: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python scripts/check_release.py $(TAG)
 
 # Makes the wheel, with the kernels of one product, and the sdist, of a copy of the tree; checks both, and tries the wheel
 # where nothing else is installed.
