@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
 .PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser wheel format clean
-.PHONY: sdist check-dist test-package check-release
+.PHONY: sdist check-dist test-package test-torch check-release hf-kernel
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -37,6 +37,22 @@ test-quick: lint
 browser: $(VENV)/ready
 	@$(BIN)/python tests/support/browser.py || [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null || \
 	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell > /dev/null; }
+
+# What depends on torch, with another release of it, in an environment of its own: with CUDA's libraries, 5 GB in build.
+TORCH := 2.11.0
+OF_TORCH := op linear override dynamic_shapes pack mixed explain programs warmup distributed emulator_emulate
+test-torch: export OMP_NUM_THREADS := 1
+test-torch: export OPENBLAS_NUM_THREADS := 1
+test-torch: build/torch-$(TORCH)/ready
+	PYTHONPATH=src build/torch-$(TORCH)/bin/python -m pytest $(OF_TORCH:%=tests/host/test_%.py) -n auto --dist loadgroup
+
+# Everything is pinned but what that torch pins otherwise.
+build/torch-$(TORCH)/ready: requirements-dev.txt
+	$(PYTHON) -m venv build/torch-$(TORCH)
+	grep -vE '^(torch|setuptools|nvidia-)' $< > build/torch-$(TORCH)/requirements.txt
+	build/torch-$(TORCH)/bin/python -m pip install --quiet --no-compile -r build/torch-$(TORCH)/requirements.txt \
+	  torch==$(TORCH) 'nvidia-cuda-nvrtc>=13,<14'
+	touch $@
 
 test-gpu: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m gpu -n 4
@@ -79,6 +95,10 @@ check-dist: $(TWINE)/bin/twine
 $(TWINE)/bin/twine:
 	$(PYTHON) -m venv $(TWINE)
 	$(TWINE)/bin/python -m pip install --quiet $(subst -,==,$(notdir $(TWINE)))
+
+# Tilesmith as a kernel of Hugging Face's hub, in build/hf-kernel.
+hf-kernel: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python scripts/write_hf_kernel.py
 
 # Whether version and changelog agree; with TAG=v0.1.0, for that release.
 check-release: $(VENV)/ready
