@@ -86,4 +86,8 @@ def test_the_metadata_are_valid_and_say_the_version(made: Distributions) -> None
     assert metadata.description_content_type == "text/markdown"
     assert metadata.description == (ROOT / "README.md").read_text()
     assert metadata.license_expression == "Apache-2.0"
+    assert metadata.keywords and "GEMM" in metadata.keywords
+    assert metadata.classifiers and metadata.requires_python
+    named = {each.rpartition(" ")[2] for each in metadata.classifiers if ":: Python :: 3." in each}
+    assert "3.11" in named and all(version in metadata.requires_python for version in named)
     assert entry_points.split() == ["[console_scripts]", "tilesmith", "=", "tilesmith.cli:main"]
