@@ -44,12 +44,13 @@ OF_TORCH := op linear override dynamic_shapes pack mixed explain programs warmup
 test-torch: export OMP_NUM_THREADS := 1
 test-torch: export OPENBLAS_NUM_THREADS := 1
 test-torch: build/torch-$(TORCH)/ready
-	PYTHONPATH=src build/torch-$(TORCH)/bin/python -m pytest $(OF_TORCH:%=tests/host/test_%.py) -n auto --dist loadgroup
+	PYTHONPATH=src build/torch-$(TORCH)/bin/python -m pytest $(OF_TORCH:%=tests/host/test_%.py) \
+	  -m "not sass" -n auto --dist loadgroup
 
-# Everything is pinned but what that torch pins otherwise.
+# What the tests need is pinned, but for what that torch pins otherwise.
 build/torch-$(TORCH)/ready: requirements-dev.txt
 	$(PYTHON) -m venv build/torch-$(TORCH)
-	grep -vE '^(torch|setuptools|nvidia-)' $< > build/torch-$(TORCH)/requirements.txt
+	grep -vE '^(torch|setuptools|nvidia-|ruff|mypy|clang-format)' $< > build/torch-$(TORCH)/requirements.txt
 	build/torch-$(TORCH)/bin/python -m pip install --quiet --no-compile -r build/torch-$(TORCH)/requirements.txt \
 	  torch==$(TORCH) 'nvidia-cuda-nvrtc>=13,<14'
 	touch $@

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from tilesmith.version import VERSION
 
@@ -77,10 +80,21 @@ def steps(job: dict[str, Any]) -> list[str]:
     return [step.get("run") or step["uses"] for step in job["steps"]]
 
 
+def targets() -> set[str]:
+    """What `make` can be asked for."""
+    rules = re.findall(r"^([\w -]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return {name for rule in rules for name in rule.split()}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/release.md"])
+def test_every_target_that_is_named_is_there(name: str) -> None:
+    named = re.findall(r"(?:`|^    )make ([a-z][a-z-]*)", (ROOT / name).read_text(), re.MULTILINE)
+    assert named and set(named) <= targets()
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_every_command_of_a_workflow_is_there(path: Path) -> None:
-    targets = set(re.findall(r"^([\w -]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    known = {name for target in targets for name in target.split()}
+    known = targets()
     commands = [step["run"] for job in load(path)["jobs"].values() for step in job["steps"] if "run" in step]
     assert commands
     for command in commands:
@@ -121,3 +135,20 @@ def test_what_must_hold_is_run_for_every_change() -> None:
     workflow = load(ROOT / ".github/workflows/ci.yml")
     assert set(workflow["on"]) == {"push", "pull_request"}
     assert steps(workflow["jobs"]["test"])[-1] == ".ci/run"
+
+
+def test_what_is_supported_is_what_the_package_allows_and_the_lanes_test() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = {Requirement(each).name: str(Requirement(each).specifier) for each in project["dependencies"]}
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", (ROOT / "docs/release.md").read_text(), re.MULTILINE)
+    stated = {what: (ranges.partition(":")[0], tested) for what, ranges, tested in rows}
+    assert stated["Python"][0] == project["requires-python"]
+    assert stated["torch"][0] == allowed["torch"]
+    cuda = {str(SpecifierSet(stated["CUDA"][0])), allowed["cuda-bindings"], allowed["nvidia-cuda-nvrtc"]}
+    assert len(cuda) == 1
+    oldest, *others = map(Version, stated["torch"][1].split(", "))
+    assert oldest == Version(allowed["torch"].removeprefix(">=")) and all(other > oldest for other in others)
+    pinned = re.findall(r"^torch==(.+)$", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)
+    assert [Version(each) in others for each in pinned] == [True]
+    by_default = re.findall(r"^TORCH := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [Version(each) for each in by_default] == [oldest]

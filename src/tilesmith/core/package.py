@@ -1,5 +1,5 @@
-"""What others call the package. Nothing else that multiplies says so: a copy of it may have another name, and then other
-operators."""
+"""What others call the package. Nothing else that multiplies says so: a copy of it may have another name, and then
+other operators."""
 
 from importlib import resources
 from importlib.resources.abc import Traversable
