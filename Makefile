@@ -78,6 +78,7 @@ wheel: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a $(KERNELS) --output $(ARCHIVE)
 	rm -rf build/lib build/bdist.* dist/*.whl
 	$(BIN)/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+	@rm -rf build/lib build/bdist.*
 	@kb=$$(du -k --apparent-size dist/*.whl | cut -f1); echo "$$(ls dist/*.whl): $$kb KB"; \
 	[ $$kb -le $(MAX_WHEEL_KB) ] || { rm dist/*.whl; echo "A wheel has at most $(MAX_WHEEL_KB) KB." >&2; exit 1; }
 

@@ -62,8 +62,8 @@ def main() -> None:
 
 def make_distributions(tree: Path) -> Path:
     """Makes both in a copy of the tree, and checks them; returns the wheel."""
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
-    for path in filter(None, listed.split("\0")):
+    tracked = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
+    for path in (path for path in tracked if (ROOT / path).is_file()):
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, tree / path)
     venv = f"VENV={sys.prefix}", f"--assume-old={sys.prefix}/ready"  # this Python's, which is ready

@@ -23,9 +23,8 @@ class Distributions(NamedTuple):
 
 
 def tracked(*folders: str) -> set[str]:
-    """What git has in the tree, with what it would have after `git add`."""
-    listed = run(ROOT, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *folders)
-    return {path for path in listed.split("\0") if path and (ROOT / path).exists()}
+    """What git has in the tree."""
+    return {path for path in run(ROOT, "git", "ls-files", "-z", *folders).split("\0") if (ROOT / path).is_file()}
 
 
 def run(folder: Path, *command: str) -> str:

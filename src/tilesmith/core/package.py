@@ -1,5 +1,5 @@
-"""What others call the package. Nothing else that multiplies says so: a copy of it may have another name, and then
-other operators."""
+"""The package's folder and the namespace of its operators. They are asked for here alone, so that a copy of the package
+may have another name."""
 
 from importlib import resources
 from importlib.resources.abc import Traversable
