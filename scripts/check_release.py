@@ -39,10 +39,7 @@ def main() -> None:
 
 
 def sections(changelog: str) -> list[Section]:
-    """
-    >>> [section.name for section in sections("# Changelog\\n## [Unreleased]\\n## [0.1.0] - 2026-12-01\\n")]
-    ['Unreleased', '0.1.0']
-    """
+    """The sections of a changelog, the newest first."""
     heads = list(_SECTION.finditer(changelog))
     ends = [head.start() for head in heads[1:]] + [len(changelog)]
     return [
