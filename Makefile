@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser docs wheel format clean
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser docs wheel format
+.PHONY: clean sdist check-dist test-package test-torch check-release hf-kernel
 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
@@ -37,6 +38,23 @@ browser: $(VENV)/ready
 	@$(BIN)/python tests/support/browser.py || [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null || \
 	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell > /dev/null; }
 
+# What depends on torch, with another release of it, in an environment of its own: with CUDA's libraries, 5 GB in build.
+TORCH := 2.11.0
+OF_TORCH := op linear override dynamic_shapes pack mixed explain programs warmup distributed emulator_emulate
+test-torch: export OMP_NUM_THREADS := 1
+test-torch: export OPENBLAS_NUM_THREADS := 1
+test-torch: build/torch-$(TORCH)/ready
+	PYTHONPATH=src build/torch-$(TORCH)/bin/python -m pytest $(OF_TORCH:%=tests/host/test_%.py) \
+	  -m "not sass" -n auto --dist loadgroup
+
+# What the tests need is pinned, but for what that torch pins otherwise.
+build/torch-$(TORCH)/ready: requirements-dev.txt
+	$(PYTHON) -m venv build/torch-$(TORCH)
+	grep -vE '^(torch|setuptools|nvidia-|ruff|mypy|clang-format)' $< > build/torch-$(TORCH)/requirements.txt
+	build/torch-$(TORCH)/bin/python -m pip install --quiet --no-compile -r build/torch-$(TORCH)/requirements.txt \
+	  torch==$(TORCH) 'nvidia-cuda-nvrtc>=13,<14'
+	touch $@
+
 test-gpu: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m gpu -n 4
 
@@ -60,16 +78,46 @@ docs: $(VENV)/ready
 	@echo "site/index.html; to search it: python3 -m http.server --directory site"
 
 # A wheel with all kernels for Hopper compiled ahead, in dist. It needs no network and no GPU, but about a second of a core
-# for each of thousands.
+# for each of thousands. KERNELS="--shape 4096x4096x4096" compiles those of the products alone that it names.
 ARCHIVE := src/tilesmith/archives/sm_90a.archive
 MAX_WHEEL_KB := 40000
+KERNELS :=
 wheel: $(VENV)/ready
-	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a --output $(ARCHIVE)
-	rm -rf build dist
+	PYTHONPATH=src $(BIN)/python -m tilesmith build --arch sm_90a $(KERNELS) --output $(ARCHIVE)
+	rm -rf build/lib build/bdist.* dist/*.whl
 	$(BIN)/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
-	@rm -rf build
+	@rm -rf build/lib build/bdist.*
 	@kb=$$(du -k --apparent-size dist/*.whl | cut -f1); echo "$$(ls dist/*.whl): $$kb KB"; \
 	[ $$kb -le $(MAX_WHEEL_KB) ] || { rm dist/*.whl; echo "A wheel has at most $(MAX_WHEEL_KB) KB." >&2; exit 1; }
+
+# The sources as they are released, in dist.
+sdist: $(VENV)/ready
+	rm -f dist/*.tar.gz
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' > /dev/null
+	@ls dist/*.tar.gz
+
+# What is in dist, as an index of packages reads it. It brings two dozen packages, so it has an environment of its own.
+TWINE := build/twine-7.0.0
+DIST := dist
+check-dist: $(TWINE)/bin/twine
+	$< check --strict $(DIST)/*
+
+$(TWINE)/bin/twine:
+	$(PYTHON) -m venv $(TWINE)
+	$(TWINE)/bin/python -m pip install --quiet $(subst -,==,$(notdir $(TWINE)))
+
+# Tilesmith as a kernel of Hugging Face's hub, in build/hf-kernel.
+hf-kernel: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python scripts/write_hf_kernel.py
+
+# Whether version and changelog agree; with TAG=v0.1.0, for that release.
+check-release: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python scripts/check_release.py $(TAG)
+
+# Makes the wheel, with the kernels of one product, and the sdist, of a copy of the tree; checks both, and tries the wheel
+# where nothing else is installed.
+test-package: $(VENV)/ready
+	$(BIN)/python scripts/try_package.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff format .
@@ -82,4 +130,4 @@ $(VENV)/ready: requirements-dev.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from functools import cache
-from importlib import resources
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from tilesmith.core import package
 
 FIT: Final[dict[str, type]] = {"fitted": date, "command": str, "note": str}  # of every table with fitted numbers
 _FACTS: Final = "gpu"  # the table that every file has
@@ -74,7 +75,7 @@ def gpu_files() -> tuple[GpuFile, ...]:
     >>> gpu_files()[0].key
     'h200'
     """
-    folder = resources.files("tilesmith") / "planner" / "rates"
+    folder = package.files() / "planner" / "rates"
     paths = (path for path in folder.iterdir() if path.name.endswith(_SUFFIX))
     files = (GpuFile.parse(path.name.removesuffix(_SUFFIX), path.read_text()) for path in paths)
 

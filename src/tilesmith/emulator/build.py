@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from tilesmith.core import package
 from tilesmith.core.errors import CompilationError, UnavailableError
 from tilesmith.core.plan import Kernel
 from tilesmith.runtime import cache as disk
@@ -164,7 +164,7 @@ def _files(replaced: Replacements) -> dict[str, str]:
 
 @cache
 def _machine_files() -> dict[str, str]:
-    folder = Path(str(resources.files("tilesmith") / "emulator" / "cxx"))
+    folder = Path(str(package.files() / "emulator" / "cxx"))
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {f"emulator/{path.relative_to(folder).as_posix()}": path.read_text() for path in paths}
 

@@ -19,11 +19,11 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from tilesmith.core import package
 from tilesmith.core.cache_dir import directory
 from tilesmith.core.plan import Kernel
 from tilesmith.core.recent import Recent
@@ -182,7 +182,7 @@ def find(kernel: Kernel, arch: str) -> bytes | None:
 
 def installed(arch: str) -> list[Archive]:
     """The archives of an architecture that are here: the package's and the user's."""
-    packages = Path(str(resources.files("tilesmith"))) / _FOLDER / f"{arch}{disk.ARCHIVE}"
+    packages = Path(str(package.files())) / _FOLDER / f"{arch}{disk.ARCHIVE}"
     found = (_opened(packages, is_own=False), _opened(users_file(arch), is_own=True))
     return [archive for archive in found if archive is not None]
 

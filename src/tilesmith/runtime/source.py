@@ -1,11 +1,11 @@
 """The translation unit of a kernel: its enums, constants and parameters, then the source file of the package."""
 
 from functools import cache
-from importlib import resources
 from importlib.resources.abc import Traversable
 
 import torch
 
+from tilesmith.core import package
 from tilesmith.core.params import LIBRARY_CONSTANTS
 from tilesmith.core.plan import Kernel, Wgmma
 
@@ -52,9 +52,8 @@ def headers() -> dict[str, str]:
             elif entry.name.endswith((".cuh", ".cu")):
                 found[prefix + entry.name] = entry.read_text()
 
-    package = resources.files("tilesmith")
-    walk(package / "cuda", "")
-    walk(package / "kernels", "kernels/")
+    walk(package.files() / "cuda", "")
+    walk(package.files() / "kernels", "kernels/")
     return found
 
 

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tilesmith.core.package import NAMESPACE
+
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 # Bound once: is_plain is on the way of every call.
@@ -48,7 +50,7 @@ def refuse_forward_mode(operator: str) -> None:
     operator. The function of the same name has one, and then runs operators with forward mode switched off."""
     if forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled():
         raise NotImplementedError(
-            f"torch.ops.tilesmith.{operator} cannot be differentiated in forward mode; call tilesmith.{operator}, "
+            f"torch.ops.{NAMESPACE}.{operator} cannot be differentiated in forward mode; call tilesmith.{operator}, "
             "outside of torch.compile"
         )
 

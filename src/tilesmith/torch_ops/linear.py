@@ -16,20 +16,21 @@ from torch.nn import functional
 from tilesmith.core.accuracy import Numerics, numerics
 from tilesmith.core.checks import check_linear_shapes, check_linear_types, common_dtype, result_dtype
 from tilesmith.core.epilogue import Epilogue
+from tilesmith.core.package import NAMESPACE
 from tilesmith.core.packed import PackedPair
 from tilesmith.runtime.executor import multiply
 from tilesmith.runtime.registry import executor_on
 from tilesmith.torch_ops import dispatch
 from tilesmith.torch_ops import matmul as op
 
-_library = Library("tilesmith", "FRAGMENT")
+_library = Library(NAMESPACE, "FRAGMENT")
 _library.define(
     "linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, *, "
     "str? activation=None, str? accuracy=None, ScalarType? out_dtype=None) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
-linear = torch.ops.tilesmith.linear.default
+linear = getattr(torch.ops, NAMESPACE).linear.default
 
 _FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": functional.relu,
@@ -164,7 +165,7 @@ def _linear_fake(
     return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
 
 
-register_fake("tilesmith::linear", _linear_fake, lib=_library)
+register_fake(f"{NAMESPACE}::linear", _linear_fake, lib=_library)
 
 
 def _of_all_four(facts: tuple[Any, ...], default: Any) -> tuple[Any, ...]:
@@ -213,7 +214,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, grad_weight, grad_bias, grad_residual
 
 
-register_autograd("tilesmith::linear", _backward, setup_context=_setup_context, lib=_library)
+register_autograd(f"{NAMESPACE}::linear", _backward, setup_context=_setup_context, lib=_library)
 
 
 def _linear_vmap(
@@ -249,4 +250,4 @@ def _linear_vmap(
     return result.squeeze(-2) if is_vector else result, 0
 
 
-register_vmap("tilesmith::linear", _linear_vmap, lib=_library)
+register_vmap(f"{NAMESPACE}::linear", _linear_vmap, lib=_library)

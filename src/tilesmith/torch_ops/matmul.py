@@ -14,6 +14,7 @@ from torch.library import Library, register_autograd, register_fake, register_vm
 
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.checks import check_call, check_out, common_dtype, is_allowed_mix, product_shape, result_dtype
+from tilesmith.core.package import NAMESPACE
 from tilesmith.core.packed import PackedPair
 from tilesmith.runtime.executor import multiply
 from tilesmith.runtime.registry import executor_on
@@ -21,7 +22,7 @@ from tilesmith.torch_ops import dispatch
 from tilesmith.torch_ops.dispatch import is_transformed, refuse_forward_mode
 from tilesmith.torch_ops.vmap import as_one_batch
 
-_library = Library("tilesmith", "DEF")
+_library = Library(NAMESPACE, "DEF")
 _library.define(
     "matmul(Tensor a, Tensor b, *, str? accuracy=None, ScalarType? out_dtype=None) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
@@ -32,8 +33,8 @@ _library.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
-matmul = torch.ops.tilesmith.matmul.default
-matmul_out = torch.ops.tilesmith.matmul_out.default
+matmul = getattr(torch.ops, NAMESPACE).matmul.default
+matmul_out = getattr(torch.ops, NAMESPACE).matmul_out.default
 
 
 def product(a: Tensor, b: Tensor, accuracy: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -136,8 +137,8 @@ def _matmul_out_fake(
     torch._check(tuple(out.shape) == shape, lambda: f"out has shape {list(out.shape)}, not {list(shape)}")
 
 
-register_fake("tilesmith::matmul", _matmul_fake, lib=_library)
-register_fake("tilesmith::matmul_out", _matmul_out_fake, lib=_library)
+register_fake(f"{NAMESPACE}::matmul", _matmul_fake, lib=_library)
+register_fake(f"{NAMESPACE}::matmul_out", _matmul_out_fake, lib=_library)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
@@ -213,7 +214,7 @@ def _layout(x: Any) -> tuple[tuple[int, ...], tuple[object, ...]]:
     return (x.device_mesh.shape, x.placements) if hasattr(x, "device_mesh") else ((), ())
 
 
-register_autograd("tilesmith::matmul", _backward, setup_context=_setup_context, lib=_library)
+register_autograd(f"{NAMESPACE}::matmul", _backward, setup_context=_setup_context, lib=_library)
 
 
 def _matmul_vmap(
@@ -223,7 +224,7 @@ def _matmul_vmap(
     return as_one_batch(partial(matmul, **options), in_dims, a, b)
 
 
-register_vmap("tilesmith::matmul", _matmul_vmap, lib=_library)
+register_vmap(f"{NAMESPACE}::matmul", _matmul_vmap, lib=_library)
 
 
 class _Transformed(torch.autograd.Function):
