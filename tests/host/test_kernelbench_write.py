@@ -4,15 +4,17 @@ has a stand-in here, which does the same on the same memory."""
 import ast
 import ctypes
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from tilesmith.core.device import named
+from tilesmith.core.problem import contiguous_strides
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
 from tilesmith.kernelbench.recognize import recognize_here
 from tilesmith.kernelbench.write import plan_of, written
@@ -114,18 +116,28 @@ def test_plans_are_for_the_operands_of_the_problem(texts: dict[str, str]) -> Non
     }
     for name, operands in expected.items():
         names = executed(texts[name])
-        assert names["_OPERANDS"] == operands
-        assert (names["_CAPABILITY"], names["_MULTIPROCESSORS"]) == ((9, 0), 132)
+        assert [(key[:2], key[2:4]) for key in names["_PLANS"]] == ([operands] if operands else [])
+        assert names["_PLANNED_GPU"] == ((9, 0), 132)
+
+
+ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
+    None: lambda x: x,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+}
 
 
 class Memory:
     """The functions of the extension, on the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, plans: dict[Any, Any]) -> None:
+        self.plans = plans
         self.planned_calls: list[tuple[int, ...]] = []
 
     @staticmethod
-    def _at(address: int, sizes: list[int], strides: list[int]) -> torch.Tensor:
+    def _at(address: int, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
         count = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         buffer = (ctypes.c_float * count).from_address(address)
         return torch.frombuffer(buffer, dtype=torch.float32).as_strided(sizes, strides)
@@ -136,8 +148,16 @@ class Memory:
         self._at(out, [batches, m, n], sizes[10:]).copy_(x @ y)
         assert stream == 7
 
-    def planned(self, a: int, b: int, out: int, workspace: int, stream: int) -> None:
-        self.planned_calls.append((a, b, out, workspace, stream))
+    def planned(self, plan: int, a: int, b: int, out: int, workspace: int, bias: int, stream: int) -> None:
+        key, (_, shape, _) = next((key, found) for key, found in self.plans.items() if found[0] == plan)
+        a_shape, a_strides, b_shape, b_strides, activation = key[:5]
+        result = self._at(a, a_shape, a_strides) @ self._at(b, b_shape, b_strides)
+        assert (bias != 0) == (len(key) > 5)
+        if bias:
+            result += self._at(bias, *key[5:])
+        self._at(out, shape, contiguous_strides(shape)).copy_(ACTIVATIONS[activation](result))
+        assert stream == 7
+        self.planned_calls.append((plan, a, b, out, workspace, bias))
 
     def rows(self, x: int, y: int, rows: int, columns: int, factors: int, factor: float, stream: int) -> None:
         by = self._at(factors, [rows, 1], [1, 1]) if factors else factor
@@ -160,7 +180,7 @@ def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[st
     """The names of a module whose GPU is this CPU, and what its kernels were asked."""
     names: dict[str, Any] = {"__name__": "new"}
     exec(text, names)
-    memory = Memory()
+    memory = Memory(names["_PLANS"])
 
     @contextmanager
     def device(_: torch.device) -> Iterator[None]:
@@ -177,7 +197,7 @@ def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[st
         def __getattr__(self, name: str) -> Any:
             return cuda if name == "cuda" else getattr(torch, name)
 
-    names |= {"_torch": Torch(), "_extension": lambda _: memory, "_on_gpu": lambda x: x}
+    names |= {"_torch": Torch(), "_build": lambda _: memory, "_on_gpu": lambda x: x}
     return names, memory
 
 
@@ -241,9 +261,10 @@ def test_the_plan_is_used_for_its_operands_alone() -> None:
     names, memory = on_the_cpu(text, (9, 0))
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     out = names["ModelNew"]()(a, b)
-    ((x, y, z, workspace, stream),) = memory.planned_calls
-    assert (x, y, z, stream) == (a.data_ptr(), b.data_ptr(), out.data_ptr(), 7)
+    ((plan, x, y, z, workspace, bias),) = memory.planned_calls
+    assert (plan, x, y, z, bias) == (0, a.data_ptr(), b.data_ptr(), out.data_ptr(), 0)
     assert workspace != 0
+    torch.testing.assert_close(out, a @ b)
     others = [(a.T, b), (a[:-1], b), (torch.randn(1024 * 1024 + 1)[1:].view(1024, 1024), b)]
     for first, second in others:
         torch.testing.assert_close(names["_matmul"](first, second), first @ second, rtol=1e-4, atol=1e-4)

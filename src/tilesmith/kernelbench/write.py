@@ -1,15 +1,15 @@
 """From what a problem computes to a module that computes it with our kernels: text that needs no Tilesmith.
 
-The text has one plan, for the operands of the problem itself, on one GPU. All other sizes, strides and GPUs take
-kernels that can do any product; so do gradients.
+The text has plans for the operands of the problem itself, on one GPU. All other sizes, strides and GPUs take kernels
+that can do any product; so do gradients.
 """
 
 import keyword
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from importlib import resources
 from textwrap import indent, wrap
-from typing import Final
+from typing import Final, Literal, get_args
 
 import torch
 
@@ -17,9 +17,8 @@ from tilesmith import __version__
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Plan
-from tilesmith.core.problem import Problem
 from tilesmith.kernelbench.constructor import constructor
-from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, planned_text
+from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, launch_numbers, planned_text
 from tilesmith.kernelbench.expression import (
     Added,
     Attribute,
@@ -36,10 +35,13 @@ from tilesmith.kernelbench.expression import (
     swaps_last_two,
 )
 from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.products import ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import Recognized
 from tilesmith.kernelbench.show import names_of_shared, spelled
-from tilesmith.kernels import family_of
-from tilesmith.planner import choose
+
+# Functions of a module besides `_matmul`, a template each: only those that forward calls are there.
+Part = Literal["factors", "triangle", "linear", "added", "einsum"]
+_PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 _INDENT: Final = " " * 4
 _WIDTH: Final = 110  # of comments
@@ -57,94 +59,140 @@ def written(
 ) -> str:
     """The text of a module with `ModelNew`. `standalone`: it has the problem's inputs too, and as a program compares
     and times itself with the problem's own model."""
-    plan = plan_of(recognized, device, accuracy)
-    text = _template("module.py.in")
-    found = recognized.nodes
-    if any(isinstance(node, Scaled | Multiplied) for node in found):
-        text += _template("factors.py.in")
-    if any(isinstance(node, Triangle) for node in found):
-        text += _template("triangle.py.in")
-    operands = _planned_operands(recognized) if plan else None
+    text = module_text(
+        what=recognized.describe(),
+        plans=plans_of(products_of(recognized), device, accuracy),
+        parts=_parts(recognized),
+        constructor=constructor(problem),
+        forward=_forward(recognized),
+        device=device,
+        accuracy=accuracy,
+        note=note_of(recognized, device, accuracy),
+    )
+    if not standalone:
+        return text
+    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
+    return text + _filled(_template("standalone.py.in"), values)
+
+
+def module_text(
+    *,
+    what: str,
+    plans: Mapping[ProductSpec, Plan],
+    parts: Collection[Part],
+    constructor: tuple[str, str, str],
+    forward: str,
+    device: Device,
+    accuracy: Accuracy,
+    note: str | None = None,
+) -> str:
+    """The text of a module with `ModelNew`.
+
+    what          what it computes, for the first line
+    plans         for its products: `plans_of`
+    parts         the functions that forward calls besides `_matmul`, which is always there
+    constructor   definitions that the class needs, its bases and its body before forward: `constructor.constructor`
+    forward       methods of the class, not indented
+    note          one more sentence for the header, without its period
+    """
+    definitions, bases, body = constructor
     values = {
         "general": general_text(device) + elementwise_text(),
-        "planned": "" if plan is None else planned_text(plan),
-        "capability": device.capability,
-        "multiprocessors": device.sm_count,
-        "operands": tuple((tuple(x.shape), x.stride()) for x in operands or ()),
-        "workspace_bytes": 0 if plan is None else plan.workspace_bytes,
+        "planned": planned_text(plans.values()),
+        "gpu": (device.capability, device.sm_count),
+        "plans": _plan_table(plans),
     }
-    text = _filled(text, values)
-    definitions, bases, body = constructor(problem)
-    model = f"class ModelNew({bases}):\n{indent(body and body + _BLANK_LINE, _INDENT)}{_forward(recognized)}"
-    before = f"{_header(recognized, plan, device, accuracy)}\n{text}{_BLANK_LINE}"
-    module = before + (definitions and definitions + _BLANK_LINE) + model
-    if not standalone:
-        return module
-    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
-    return module + _filled(_template("standalone.py.in"), values)
+    text = "".join(_template(f"{name}.py.in") for name in ("module", *(part for part in _PARTS if part in parts)))
+    model = f"class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
+    header = _header(what, plans, device, accuracy, note)
+    return f"{header}\n{_filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
+
+
+def products_of(recognized: Recognized) -> list[ProductSpec]:
+    """The products of a problem that may have plans: those of float32."""
+    # Of triangles, as a rule, if a triangle of the product is all that is wanted.
+    skips_zeros = any(isinstance(node, Triangle) for node in recognized.nodes)
+    pairs = (pair for pair in _operands(recognized) if all(x.dtype == torch.float32 for x in pair))
+    return [ProductSpec.of(a, b, skips_zeros=skips_zeros) for a, b in pairs]
 
 
 def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan | None:
-    """How the largest product of a problem is done; None if there is none that is worth a plan of its own."""
-    operands = _planned_operands(recognized)
-    if operands is None or any(x.dtype != torch.float32 for x in operands):
-        return None
-    # Of triangles, as a rule, if a triangle of the product is all that is wanted.
-    skips_zeros = any(isinstance(node, Triangle) for node in recognized.nodes)
-    plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
-    return None if family_of(plan).is_fallback else plan
+    """How the costliest of a problem's products with a plan is done; None if none is worth a plan of its own."""
+    return next(iter(plans_of(products_of(recognized), device, accuracy).values()), None)
 
 
 def note_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> str | None:
     """What is to be said where products have no plan: they run on the CUDA cores, and why."""
-    operands = _planned_operands(recognized)
-    if operands is None or plan_of(recognized, device, accuracy) is not None:
+    operands = _operands(recognized)
+    if not operands or plan_of(recognized, device, accuracy) is not None:
         return None
     why = ""
     if device.capability != (9, 0):
         why = f": kernels for tensor cores are for compute capability 9.0, not {'.'.join(map(str, device.capability))}"
-    elif any(x.dtype != torch.float32 for x in operands):
+    elif not products_of(recognized):
         why = ": kernels for tensor cores are written for float32 alone"
     return f"All products run on the CUDA cores{why}"
 
 
-def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The operands of the largest product, without memory, as our kernels get them."""
-    products = [node for node in recognized.nodes if isinstance(node, Product)]
-    if not products:
-        return None
+def _operands(recognized: Recognized) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The operands of each product, without memory, as our kernels get them."""
     inputs = [
         torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta") if isinstance(x, Input) else x.value
         for x in recognized.inputs
     ]
     used = (node for node in recognized.nodes if isinstance(node, Attribute))
     attributes = {x.path: torch.empty(x.shape, dtype=x.dtype, device="meta") for x in used}
-    pairs = []
-    for product in products:
-        a, b = evaluate(product.a, inputs, attributes), evaluate(product.b, inputs, attributes)
-        pairs.append((a.unsqueeze(0) if a.dim() == 1 else a, b.unsqueeze(1) if b.dim() == 1 else b))
-    return max(pairs, key=lambda pair: torch.matmul(*pair).numel() * pair[0].shape[-1])
+    products = (node for node in recognized.nodes if isinstance(node, Product))
+    return [(evaluate(x.a, inputs, attributes), evaluate(x.b, inputs, attributes)) for x in products]
 
 
-def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy: Accuracy) -> str:
+def _parts(recognized: Recognized) -> set[Part]:
+    """What forward calls besides products."""
+    parts: set[Part] = set()
+    for node in recognized.nodes:
+        if isinstance(node, Scaled | Multiplied):
+            parts.add("factors")
+        elif isinstance(node, Triangle):
+            parts.add("triangle")
+    return parts
+
+
+def _plan_table(plans: Mapping[ProductSpec, Plan]) -> str:
+    """The lines of the table in which a module looks up what is to be launched."""
+    numbers = launch_numbers(plans.values())
+    lines = []
+    for spec, plan in plans.items():
+        bias = (spec.b_shape[-1:], (1,)) if spec.has_bias else ()
+        key = (spec.a_shape, spec.a_strides, spec.b_shape, spec.b_strides, spec.activation, *bias)
+        lines.append(f"{key}: ({numbers[plan.launches]}, {spec.out_shape}, {plan.workspace_bytes}),\n")
+    return indent("".join(lines), _INDENT)
+
+
+def _header(what: str, plans: Mapping[ProductSpec, Plan], device: Device, accuracy: Accuracy, note: str | None) -> str:
     """What the module is, as comments."""
-    lines = [f"ModelNew: {recognized.describe()}, written by Tilesmith {__version__}."]
-    if plan is not None:
+    lines = [f"ModelNew: {what}, written by Tilesmith {__version__}."]
+    for spec, plan in plans.items():
         workspace = f", with {plan.workspace_bytes} bytes of workspace" if plan.workspace_bytes else ""
+        lines.append(f"The plan for {plan.problem}{_epilogue(spec)} on {plan.device.name}: {plan.name}{workspace}.")
+    if plans:
         lines += [
-            f"The plan for {plan.problem} on {plan.device.name}: {plan.name}{workspace}.",
             "Other sizes, strides and GPUs take kernels for any product, on the CUDA cores; so do gradients.",
             f"Precision class: {_PROMISES[accuracy]}.",
         ]
-    if note := note_of(recognized, device, accuracy):
+    if note:
         lines.append(f"{note}.")
     return "".join(f"# {line}\n" for text in lines for line in wrap(text, _WIDTH))
+
+
+def _epilogue(spec: ProductSpec) -> str:
+    parts = [*(["a bias"] if spec.has_bias else []), *([spec.activation] if spec.activation else [])]
+    return f" with {' and '.join(parts)}" if parts else ""
 
 
 def _forward(recognized: Recognized) -> str:
     given = [x.name for x in recognized.inputs]
     lines = [f"def forward({', '.join(['self', *given])}):", *_indented(_body(recognized, given))]
-    return "".join(f"{_INDENT}{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _body(recognized: Recognized, taken: Sequence[str]) -> list[str]:
