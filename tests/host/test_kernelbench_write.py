@@ -3,6 +3,7 @@ has a stand-in here, which does the same on the same memory."""
 
 import ast
 import ctypes
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from torch.nn import functional
 
 from tilesmith.core.device import named
 from tilesmith.core.problem import contiguous_strides
+from tilesmith.kernelbench.cuda_text import planned_text
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
+from tilesmith.kernelbench.products import MAX_PLANS, ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import recognize_here
-from tilesmith.kernelbench.write import plan_of, written
+from tilesmith.kernelbench.write import module_text, plan_of, written
 
 H200 = named("h200")
 PROBLEMS = {problem.name: problem for problem in shipped()}
@@ -271,6 +274,173 @@ def test_the_plan_is_used_for_its_operands_alone() -> None:
     names, other = on_the_cpu(text, (8, 0))
     torch.testing.assert_close(names["_matmul"](a, b), a @ b, rtol=1e-4, atol=1e-4)
     assert (len(memory.planned_calls), len(other.planned_calls)) == (1, 0)
+
+
+def with_parts(*products: ProductSpec, capability: tuple[int, int] = (9, 0)) -> tuple[dict[str, Any], Memory]:
+    """A module with plans for these products, and with all functions that a model may call, run on the CPU."""
+    text = module_text(
+        what="nothing",
+        plans=plans_of(products, H200, "fp32"),
+        parts=["einsum", "added", "linear"],
+        constructor=("", "_torch.nn.Module", ""),
+        forward="def forward(self):\n    return None\n",
+        device=H200,
+        accuracy="fp32",
+    )
+    ast.parse(text, feature_version=(3, 8))
+    return on_the_cpu(text, capability)
+
+
+def linear(*sizes: int, **how: Any) -> ProductSpec:
+    """x of these sizes but for the last, and a weight with as many rows as the last says."""
+    *shape, rows = sizes
+    return ProductSpec.linear(torch.empty(shape), torch.empty(rows, shape[-1]), has_bias=True, **how)
+
+
+def test_products_survive_json() -> None:
+    spec = linear(4, 3, 8, 5, activation="silu")
+    assert ProductSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_the_costliest_products_have_plans_and_those_of_the_fallback_have_none() -> None:
+    specs = [ProductSpec.of(torch.empty(64, 64), torch.empty(64, 8 * n)) for n in range(1, MAX_PLANS + 3)]
+    empty = ProductSpec.of(torch.empty(64, 0), torch.empty(0, 64))
+    assert list(plans_of([*specs, *specs, empty], H200, "fp32")) == specs[: -MAX_PLANS - 1 : -1]
+    assert plans_of(specs, named("a100"), "fp32") == {}
+
+
+def test_each_product_of_a_model_has_its_plan() -> None:
+    text = PROBLEMS["08_irregular.py"].text.replace("torch.matmul(A, B)", "(A @ B).T @ A @ (B * 2)")
+    for old, new in (("8205", "24"), ("2949", "40"), ("5921", "48")):
+        text = text.replace(old, new)
+    problem = ProblemFile("p.py", text)
+    a, b = torch.randn(24, 40), torch.randn(40, 48)
+    names, memory = on_the_cpu(text_of(problem), (9, 0))
+    torch.testing.assert_close(names["ModelNew"]()(a, b), (a @ b).T @ a @ (b * 2))
+    assert sorted(number for number, *_ in memory.planned_calls) == [0, 1, 2]
+
+
+def test_kernels_that_plans_share_are_in_the_text_once() -> None:
+    batch = ProductSpec.of(torch.empty(8, 1024, 3072), torch.empty(768, 3072).T, has_bias=True)
+    specs = [linear(8192, 768, 2304), linear(8192, 3072, 768), batch]
+    plans = plans_of(specs, H200, "fp32")
+    (one, two, _) = plans.values()  # of the last two, the batch has the same rows
+    assert [x.kernel for x in one.launches] == [x.kernel for x in two.launches]
+    text = planned_text(plans.values())
+    assert text.count("namespace kernel_") == len({launch.kernel for launch in one.launches})
+    assert text.count("static const Launch launches_") == 2
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS), ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_layers_are_one_call_without_gradients(activation: str | None, has_bias: bool) -> None:
+    x, weight, bias = torch.randn(2, 3, 8), torch.randn(4, 8), torch.randn(4) if has_bias else None
+    plain, fused = (
+        ProductSpec.linear(x, weight, has_bias=has_bias and fused, activation=activation if fused else None)
+        for fused in (False, True)
+    )
+    names, memory = with_parts(plain, fused)
+    expected = ACTIVATIONS[activation](functional.linear(x, weight, bias))
+    torch.testing.assert_close(names["_linear"](x, weight, bias, activation), expected)
+    assert [call[-1] for call in memory.planned_calls] == [0 if bias is None else bias.data_ptr()]
+
+    results = []
+    for layer in (names["_linear"], lambda *given: ACTIVATIONS[activation](functional.linear(*given[:3]))):
+        given = [None if y is None else y.clone().requires_grad_() for y in (x, weight, bias)]
+        out = layer(*given, activation)
+        out.pow(2).sum().backward()
+        results.append([out.detach(), *(y.grad for y in given if y is not None)])
+    torch.testing.assert_close(*results)
+    # The plan without bias and activation, whose gradients are products.
+    assert [call[-1] for call in memory.planned_calls[1:]] == [0]
+    with torch.no_grad():
+        names["_linear"](x, weight.clone().requires_grad_(), bias, activation)
+    assert len(memory.planned_calls) == 3
+
+
+def test_layers_of_other_operands_take_no_plan() -> None:
+    names, memory = with_parts(linear(6, 8, 4, activation="gelu"))
+    x, weight, bias = torch.randn(6, 8), torch.randn(4, 8), torch.randn(4)
+    others: list[list[torch.Tensor]] = [
+        [x[:5], weight, bias],
+        [x[0], weight, bias],
+        [x.T.contiguous().T, weight, bias],
+        [x.view(2, 3, 8).transpose(0, 1), weight.T.contiguous().T, bias],
+        [x, weight, torch.randn(8)[::2]],
+        [torch.randn(6 * 8 + 1)[1:].view(6, 8), weight, bias],
+        [x, weight],
+        [x[:0], weight, bias],
+        [x[:, :0], weight[:, :0], bias],
+        [x.bfloat16(), weight.bfloat16(), bias.bfloat16()],
+    ]
+    for given in others:
+        torch.testing.assert_close(
+            names["_linear"](*given, activation="gelu"), functional.gelu(functional.linear(*given))
+        )
+    torch.testing.assert_close(names["_linear"](x, weight, bias, "relu"), functional.linear(x, weight, bias).relu())
+    assert memory.planned_calls == []
+    with pytest.raises(TypeError, match=re.escape("torch.float32 and torch.float32 and torch.float16")):
+        names["_linear"](x, weight, bias.half())
+
+
+def test_sums_with_a_product_are_those_of_torch() -> None:
+    names, _ = with_parts()
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    for c in (torch.randn(3, 5), torch.randn(5), torch.randn(3, 1)):
+        for beta, alpha in ((1, 1), (0.5, 1), (1, -2), (3, 0.25)):
+            expected = torch.addmm(c, a, b, beta=beta, alpha=alpha)
+            torch.testing.assert_close(names["_added"](c, a, b, beta, alpha), expected)
+    unread = torch.full((3, 5), torch.nan)
+    torch.testing.assert_close(names["_added"](unread, a, b, 0, 2), 2 * (a @ b))
+    with pytest.raises(RuntimeError):
+        names["_added"](torch.randn(2, 3, 5), a, b, 1, 1)
+
+
+EINSUMS = {
+    "ij,jk->ik": True,
+    "ij,jk": True,
+    "ij , kj -> ki": True,
+    "ba,cb": True,
+    "bhtd,bhsd->bhts": True,
+    "bthd,bshd->bhts": True,
+    "bhts,bshd->bthd": True,
+    "xijc,yjic->yx": True,
+    "bij,jk->kbi": True,
+    "i,i->": True,
+    "i,ij->j": True,
+    "Zai,iZ": True,
+    "ij,ij->ij": False,
+    "i,j->ij": False,
+    "ijx,jk->ik": False,
+    "ii,ij->ij": False,
+    "...ij,jk->...ik": False,
+}
+
+
+@pytest.mark.parametrize("equation", EINSUMS)
+def test_einsums_are_those_of_torch(equation: str) -> None:
+    given = [torch.randn([2 + "dhbtsijkcxyaZ".find(i) % 4 for i in names.strip()]) for names in operands_of(equation)]
+    spec = ProductSpec.einsum(equation, *given)
+    assert (spec is not None) == EINSUMS[equation]
+    names, memory = with_parts(*([spec] if spec else []))
+    results = []
+    for einsum in (names["_einsum"], torch.einsum):
+        leaves = [x.clone().requires_grad_() for x in given]
+        out = einsum(equation, *leaves)
+        out.pow(2).sum().backward()
+        results.append([out.detach(), *(x.grad for x in leaves)])
+    torch.testing.assert_close(*results)
+    assert len(memory.planned_calls) == EINSUMS[equation]
+
+
+def operands_of(equation: str) -> list[str]:
+    return equation.partition("->")[0].replace("...", "Z").split(",")
+
+
+def test_einsums_broadcast_sizes_of_one() -> None:
+    names, _ = with_parts()
+    a, b = torch.randn(3, 1), torch.randn(4, 5)
+    torch.testing.assert_close(names["_einsum"]("ij,jk->ik", a, b), torch.einsum("ij,jk->ik", a, b))
 
 
 @pytest.mark.parametrize("name", ["05_matrix_scalar.py", "12_diagonal.py"])

@@ -6,7 +6,6 @@ planned       the products of plans, on the GPU that they were made for
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from importlib import resources
 from textwrap import wrap
 from typing import Final
 
@@ -14,6 +13,7 @@ from tilesmith.core.device import Device
 from tilesmith.core.params import Buffer, TensorMap
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan
 from tilesmith.kernelbench.flatten import flattened, function, without_comments
+from tilesmith.kernelbench.templates import template
 from tilesmith.kernels import FAMILIES
 
 _PASSED: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace", "bias")  # to each plan, in this order
@@ -25,7 +25,7 @@ _OLDEST: Final = "sm_75"  # architecture that is supported
 def general_text(device: Device) -> str:
     """Defines `multiply_any`."""
     kernels = general_kernels(device)
-    launches = _template("general.cu")
+    launches = without_comments(template("general.cu"))
     for i, kernel in enumerate(kernels):
         launches = launches.replace(f"KERNEL_{i}", function(i, kernel))
     return flattened(kernels, "general") + launches
@@ -38,7 +38,7 @@ def general_kernels(device: Device) -> list[Kernel]:
 
 def elementwise_text() -> str:
     """Defines `multiply_rows` and `keep_triangle`."""
-    return _template("elementwise.cu")
+    return without_comments(template("elementwise.cu"))
 
 
 def planned_text(plans: Iterable[Plan]) -> str:
@@ -51,7 +51,7 @@ def planned_text(plans: Iterable[Plan]) -> str:
     rows = "".join(f"    {{launches_{number}, {len(launches)}}},\n" for launches, number in numbers.items())
     # Some versions of torch ask for a plain sm_90 too, which has none of these instructions.
     return f"""#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-{flattened(kernels, "planned")}{_template("planned.cu")}namespace planned {{
+{flattened(kernels, "planned")}{without_comments(template("planned.cu"))}namespace planned {{
 {tables}static const Plan plans[] = {{
 {rows}}};
 }}
@@ -80,10 +80,6 @@ def device_texts(plans: Collection[Plan], device: Device) -> list[tuple[str, str
     if plans:
         texts.append((device.arch, flattened(planned_kernels(plans), "planned")))
     return texts
-
-
-def _template(name: str) -> str:
-    return without_comments((resources.files("tilesmith.kernelbench") / "templates" / name).read_text())
 
 
 def _tables(number: int, launches: Sequence[KernelLaunch], kernels: Sequence[Kernel]) -> str:

@@ -13,6 +13,7 @@ from tilesmith.core.device import Device
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
+from tilesmith.kernelbench.templates import template
 from tilesmith.kernels import family_of
 from tilesmith.planner import choose
 
@@ -60,6 +61,24 @@ class ProductSpec:
         """The product of `_linear` of a module, whose arguments are those of torch.nn.functional.linear."""
         rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         return cls.of(rows, weight.t(), has_bias=has_bias, activation=activation)
+
+    @classmethod
+    def einsum(cls, equation: str, a: Tensor, b: Tensor) -> "ProductSpec | None":
+        """The product of `_einsum` of a module, as that function itself makes it; None if it leaves these to torch.
+
+        >>> ProductSpec.einsum("bthd,bshd->bhts", torch.empty(2, 7, 4, 64), torch.empty(2, 9, 4, 64)).b_shape
+        (2, 4, 64, 9)
+        """
+        found = []
+
+        def multiply(x: Tensor, y: Tensor) -> Tensor:
+            found.append(cls.of(x, y))
+            return torch.matmul(x, y)
+
+        names: dict[str, Any] = {"_torch": torch, "_matmul": multiply}
+        exec(template("einsum.py.in"), names)
+        names["_einsum"](equation, *(torch.empty_strided(x.shape, x.stride(), device="meta") for x in (a, b)))
+        return next(iter(found), None)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ProductSpec":

@@ -7,7 +7,6 @@ that can do any product; so do gradients.
 import keyword
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from importlib import resources
 from textwrap import indent, wrap
 from typing import Final, Literal, get_args
 
@@ -38,6 +37,7 @@ from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.products import ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import Recognized
 from tilesmith.kernelbench.show import names_of_shared, spelled
+from tilesmith.kernelbench.templates import template
 
 # Functions of a module besides `_matmul`, a template each: only those that forward calls are there.
 Part = Literal["factors", "triangle", "linear", "added", "einsum"]
@@ -72,7 +72,7 @@ def written(
     if not standalone:
         return text
     values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
-    return text + _filled(_template("standalone.py.in"), values)
+    return text + _filled(template("standalone.py.in"), values)
 
 
 def module_text(
@@ -102,7 +102,7 @@ def module_text(
         "gpu": (device.capability, device.sm_count),
         "plans": _plan_table(plans),
     }
-    text = "".join(_template(f"{name}.py.in") for name in ("module", *(part for part in _PARTS if part in parts)))
+    text = "".join(template(f"{name}.py.in") for name in ("module", *(part for part in _PARTS if part in parts)))
     model = f"class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
     header = _header(what, plans, device, accuracy, note)
     return f"{header}\n{_filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
@@ -262,9 +262,5 @@ def _view_code(view: View) -> str:
     return f".{view.op}({', '.join(map(str, new))})"
 
 
-def _filled(template: str, values: Mapping[str, object]) -> str:
-    return re.sub("@(" + "|".join(values) + ")@", lambda found: str(values[found[1]]), template)
-
-
-def _template(name: str) -> str:
-    return (resources.files("tilesmith.kernelbench") / "templates" / name).read_text()
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    return re.sub("@(" + "|".join(values) + ")@", lambda found: str(values[found[1]]), text)
