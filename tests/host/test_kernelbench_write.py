@@ -276,9 +276,9 @@ def test_the_plan_is_used_for_its_operands_alone() -> None:
     assert (len(memory.planned_calls), len(other.planned_calls)) == (1, 0)
 
 
-def with_parts(*products: ProductSpec, capability: tuple[int, int] = (9, 0)) -> tuple[dict[str, Any], Memory]:
-    """A module with plans for these products, and with all functions that a model may call, run on the CPU."""
-    text = module_text(
+def text_with_parts(*products: ProductSpec) -> str:
+    """A module with plans for these products, and with all functions that multiply."""
+    return module_text(
         what="nothing",
         plans=plans_of(products, H200, "fp32"),
         parts=["einsum", "added", "linear"],
@@ -287,14 +287,27 @@ def with_parts(*products: ProductSpec, capability: tuple[int, int] = (9, 0)) -> 
         device=H200,
         accuracy="fp32",
     )
-    ast.parse(text, feature_version=(3, 8))
-    return on_the_cpu(text, capability)
+
+
+def with_parts(*products: ProductSpec) -> tuple[dict[str, Any], Memory]:
+    """Such a module on the GPU that its plans are for."""
+    return on_the_cpu(text_with_parts(*products), (9, 0))
 
 
 def linear(*sizes: int, **how: Any) -> ProductSpec:
     """x of these sizes but for the last, and a weight with as many rows as the last says."""
     *shape, rows = sizes
     return ProductSpec.linear(torch.empty(shape), torch.empty(rows, shape[-1]), has_bias=True, **how)
+
+
+def test_a_module_has_the_parts_and_plans_that_it_was_asked_for(texts: dict[str, str]) -> None:
+    text = text_with_parts(linear(6, 8, 4, activation="gelu"))
+    ast.parse(text, feature_version=(3, 8))
+    header = text.partition("\n\n")[0].replace("\n# ", " ")
+    assert "The plan for 6 x 8 x 4 float32 with a bias and gelu on NVIDIA H200: " in header
+    parts = {f"_{name}" for name in ("linear", "added", "einsum", "triangle", "scaled")}
+    assert parts & executed(text).keys() == {"_linear", "_added", "_einsum"}
+    assert parts & executed(texts["14_upper_triangular.py"]).keys() == {"_triangle"}
 
 
 def test_products_survive_json() -> None:

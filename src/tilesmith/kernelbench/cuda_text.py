@@ -41,7 +41,7 @@ def elementwise_text() -> str:
     return without_comments(template("elementwise.cu"))
 
 
-def planned_text(plans: Iterable[Plan]) -> str:
+def planned_text(plans: Collection[Plan]) -> str:
     """Defines `multiply_planned`, which takes the number of one of these plans; "" if there are none."""
     numbers = launch_numbers(plans)
     if not numbers:
@@ -55,7 +55,7 @@ def planned_text(plans: Iterable[Plan]) -> str:
 {tables}static const Plan plans[] = {{
 {rows}}};
 }}
-const char* multiply_planned(int plan, {", ".join(f"const void* {buffer}" for buffer in _PASSED)}, void* stream) {{
+const char* multiply_planned(int plan, {", ".join(f"void* {buffer}" for buffer in _PASSED)}, void* stream) {{
   char* const buffers[] = {{{", ".join(f"(char*){buffer}" for buffer in _PASSED)}}};
   return planned::launch_all(planned::plans[plan], buffers, static_cast<cudaStream_t>(stream));
 }}
