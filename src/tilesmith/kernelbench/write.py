@@ -4,7 +4,6 @@ The text has plans for the operands of the problem itself, on one GPU. All other
 that can do any product; so do gradients.
 """
 
-import keyword
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from textwrap import indent, wrap
@@ -33,18 +32,21 @@ from tilesmith.kernelbench.expression import (
     evaluate,
     swaps_last_two,
 )
+from tilesmith.kernelbench.names import attribute_code
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.products import ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import Recognized
 from tilesmith.kernelbench.show import names_of_shared, spelled
-from tilesmith.kernelbench.templates import template
+from tilesmith.kernelbench.templates import filled, template
+from tilesmith.kernelbench.whole_model import WholeModel
 
 # Functions of a module besides `_matmul`, a template each: only those that forward calls are there.
-Part = Literal["factors", "triangle", "linear", "added", "einsum"]
+Part = Literal["factors", "triangle", "linear", "added", "einsum", "aten", "sizes", "modes", "made"]
 _PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 _INDENT: Final = " " * 4
 _WIDTH: Final = 110  # of comments
+_TEXT: Final = re.compile(r"""\"[^"]*"|'[^']*'""")  # in Python
 _BLANK_LINE: Final = "\n\n"
 _PROMISES: Final = {
     "fp32": "float32, with an error against float64 that is no larger than that of torch's float32 product, on nearly "
@@ -55,11 +57,27 @@ _PROMISES: Final = {
 
 
 def written(
-    problem: ProblemFile, recognized: Recognized, device: Device, accuracy: Accuracy, *, standalone: bool = False
+    problem: ProblemFile,
+    recognized: Recognized | WholeModel,
+    device: Device,
+    accuracy: Accuracy,
+    *,
+    standalone: bool = False,
 ) -> str:
     """The text of a module with `ModelNew`. `standalone`: it has the problem's inputs too, and as a program compares
     and times itself with the problem's own model."""
-    text = module_text(
+    if isinstance(recognized, WholeModel):
+        text = _of_model(problem, recognized, device, accuracy)
+    else:
+        text = _of_expression(problem, recognized, device, accuracy)
+    if not standalone:
+        return text
+    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
+    return text + filled(template("standalone.py.in"), values)
+
+
+def _of_expression(problem: ProblemFile, recognized: Recognized, device: Device, accuracy: Accuracy) -> str:
+    return module_text(
         what=recognized.describe(),
         plans=plans_of(products_of(recognized), device, accuracy),
         parts=_parts(recognized),
@@ -69,10 +87,33 @@ def written(
         accuracy=accuracy,
         note=note_of(recognized, device, accuracy),
     )
-    if not standalone:
-        return text
-    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
-    return text + _filled(template("standalone.py.in"), values)
+
+
+def _of_model(problem: ProblemFile, model: WholeModel, device: Device, accuracy: Accuracy) -> str:
+    given = ", ".join(["self", *model.arguments])
+    lines = [line for statement in model.forward for line in _wrapped(statement)]
+    notes = [note_of(model, device, accuracy), f"Left to torch: {model.describe_left()}" if model.left else None]
+    return module_text(
+        what=f"{problem.name}, with {model.describe_products()}",
+        plans=plans_of(model.products, device, accuracy),
+        parts=[*model.parts, "made"],  # type: ignore[list-item]
+        constructor=constructor(problem),
+        forward="\n".join([f"def forward({given}):", *_indented(lines), ""]),
+        device=device,
+        accuracy=accuracy,
+        note=". ".join(filter(None, notes)) or None,
+        decorator=f"@_made_as({model.digest!r}, {model.settings!r})\n",
+    )
+
+
+def _wrapped(statement: str) -> list[str]:
+    """A statement in one or more lines: only what is in brackets may go on in another one."""
+    if len(statement) <= _WIDTH or not statement.endswith((")", "]")):
+        return [statement]
+    own = statement[: len(statement) - len(statement.lstrip())]
+    whole = _TEXT.sub(lambda found: found[0].replace(" ", "\0"), statement)  # texts stay in one line
+    lines = wrap(whole, _WIDTH, subsequent_indent=own + _INDENT, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def module_text(
@@ -85,6 +126,7 @@ def module_text(
     device: Device,
     accuracy: Accuracy,
     note: str | None = None,
+    decorator: str = "",
 ) -> str:
     """The text of a module with `ModelNew`.
 
@@ -94,6 +136,7 @@ def module_text(
     constructor   definitions that the class needs, its bases and its body before forward: `constructor.constructor`
     forward       methods of the class, not indented
     note          one more sentence for the header, without its period
+    decorator     of the class, a line
     """
     definitions, bases, body = constructor
     values = {
@@ -103,33 +146,36 @@ def module_text(
         "plans": _plan_table(plans),
     }
     text = "".join(template(f"{name}.py.in") for name in ("module", *(part for part in _PARTS if part in parts)))
-    model = f"class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
+    model = f"{decorator}class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
     header = _header(what, plans, device, accuracy, note)
-    return f"{header}\n{_filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
+    return f"{header}\n{filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
 
 
-def products_of(recognized: Recognized) -> list[ProductSpec]:
+def products_of(recognized: Recognized | WholeModel) -> list[ProductSpec]:
     """The products of a problem that may have plans: those of float32."""
+    if isinstance(recognized, WholeModel):
+        return list(recognized.products)
     # Of triangles, as a rule, if a triangle of the product is all that is wanted.
     skips_zeros = any(isinstance(node, Triangle) for node in recognized.nodes)
     pairs = (pair for pair in _operands(recognized) if all(x.dtype == torch.float32 for x in pair))
     return [ProductSpec.of(a, b, skips_zeros=skips_zeros) for a, b in pairs]
 
 
-def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan | None:
+def plan_of(recognized: Recognized | WholeModel, device: Device, accuracy: Accuracy) -> Plan | None:
     """How the costliest of a problem's products with a plan is done; None if none is worth a plan of its own."""
     return next(iter(plans_of(products_of(recognized), device, accuracy).values()), None)
 
 
-def note_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> str | None:
+def note_of(recognized: Recognized | WholeModel, device: Device, accuracy: Accuracy) -> str | None:
     """What is to be said where products have no plan: they run on the CUDA cores, and why."""
-    operands = _operands(recognized)
-    if not operands or plan_of(recognized, device, accuracy) is not None:
+    products = products_of(recognized)
+    has_any = bool(products) or (isinstance(recognized, Recognized) and bool(_operands(recognized)))
+    if not has_any or plan_of(recognized, device, accuracy) is not None:
         return None
     why = ""
     if device.capability != (9, 0):
         why = f": kernels for tensor cores are for compute capability 9.0, not {'.'.join(map(str, device.capability))}"
-    elif not products_of(recognized):
+    elif not products:
         why = ": kernels for tensor cores are written for float32 alone"
     return f"All products run on the CUDA cores{why}"
 
@@ -218,7 +264,7 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
         case Input(name):
             return name
         case Attribute(path):
-            return _attribute_code(path)
+            return attribute_code(path)
         case Scalar():
             return x.name or repr(x.value)
         case View(y):
@@ -239,15 +285,6 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
             return f"_torch.{'triu' if upper else 'tril'}({codes[y]}, {diagonal})"
 
 
-def _attribute_code(path: str) -> str:
-    """A parameter of the model by its path, of which parts may be numbers."""
-    code = "self"
-    for part in path.split("."):
-        plain = part.isidentifier() and not keyword.iskeyword(part)
-        code = f"{code}.{part}" if plain else f"getattr({code}, {part!r})"
-    return code
-
-
 def _view_code(view: View) -> str:
     """The call of a method, for other sizes than those of the problem too where that is possible."""
     old, new = view.x.shape, view.arguments
@@ -260,7 +297,3 @@ def _view_code(view: View) -> str:
             if old[i : i + 1] == (1,) and old[:i] + old[i + 1 :] == new:
                 return f".squeeze({i})"
     return f".{view.op}({', '.join(map(str, new))})"
-
-
-def _filled(text: str, values: Mapping[str, object]) -> str:
-    return re.sub("@(" + "|".join(values) + ")@", lambda found: str(values[found[1]]), text)
