@@ -10,8 +10,9 @@ import torch
 from tilesmith.bench.errors import error
 from tilesmith.core.device import installed
 from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.products import ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import recognize
-from tilesmith.kernelbench.write import written
+from tilesmith.kernelbench.write import module_text, written
 
 PROBLEMS = Path(__file__).parents[2] / "src" / "tilesmith" / "kernelbench" / "problems"
 
@@ -90,3 +91,51 @@ def test_a_triangle_of_a_product(tmp_path: Path) -> None:
         found = model(x, y)
         assert torch.equal(found, found.triu())
         assert ((found.double() - exact).norm() / exact.norm()).item() < 3e-7
+
+
+def test_layers_with_bias_and_activation_are_one_call_each() -> None:
+    """An MLP of two layers: without gradients each is a plan with its epilogue, and with them it is as torch's."""
+    x, first, second = torch.randn(4, 128, 256), torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 384)
+    specs = [
+        ProductSpec.linear(x, first.weight, has_bias=True, activation="gelu"),
+        ProductSpec.linear(torch.empty(4, 128, 1024), second.weight, has_bias=True),
+    ]
+    device = installed(0)
+    plans = plans_of(specs, device, "fp32")
+    text = module_text(
+        what="two layers",
+        plans=plans,
+        parts=["linear"],
+        constructor=("", "_torch.nn.Module", ""),
+        forward='def forward(self, x, w, b, v, c):\n    return _linear(_linear(x, w, b, "gelu"), v, c)\n',
+        device=device,
+        accuracy="fp32",
+    )
+    names = run(text)
+    given = [y.detach().cuda() for y in (x, first.weight, first.bias, second.weight, second.bias)]
+    planned, found = names["_planned"], []
+
+    def noted(*operands: Any, **activation: Any) -> Any:
+        found.append(planned(*operands, **activation))
+        return found[-1]
+
+    names["_planned"] = noted
+    model = names["ModelNew"]()
+    out = model(*given)
+    assert [y is not None for y in found] == [spec in plans for spec in specs]
+
+    ours, exact = [y.clone().requires_grad_() for y in given], [y.double().requires_grad_() for y in given]
+    functional = torch.nn.functional
+    expected = functional.linear(functional.gelu(functional.linear(*exact[:3])), *exact[3:])
+    upstream = torch.randn_like(out)
+    with_gradients = model(*ours)
+    with_gradients.backward(upstream)
+    expected.backward(upstream.double())
+    for result, truth in [
+        (out, expected),
+        (with_gradients, expected),
+        *((y.grad, z.grad) for y, z in zip(ours, exact, strict=True)),
+    ]:
+        assert result is not None
+        assert truth is not None
+        assert ((result.double() - truth).norm() / truth.norm()).item() < 5e-6

@@ -13,7 +13,7 @@ import torch
 from tilesmith.bench import shapes, suites
 from tilesmith.bench.errors import error
 from tilesmith.kernelbench.problem_file import ProblemFile, shipped
-from tilesmith.kernelbench.recognize import recognize_here
+from tilesmith.kernelbench.recognize import Recognized, recognize_here
 from tilesmith.kernelbench.show import show
 
 
@@ -94,6 +94,7 @@ LAYOUTS = {
 def as_product(file: ProblemFile) -> suites.Product | None:
     """What a problem multiplies, if a product is all that it does. A batch that shares B is more rows of A."""
     found = recognize_here(file)
+    assert isinstance(found, Recognized)
     expression = show(found.expression)
     if expression not in LAYOUTS:
         return None

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,25 +12,45 @@ import torch
 from launched import constants_of, places_of
 
 from tilesmith.core.device import named
-from tilesmith.core.params import BUFFERS
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem
-from tilesmith.kernelbench.cuda_text import elementwise_text, general_kernels, general_text, planned_text
+from tilesmith.kernelbench.cuda_text import (
+    elementwise_text,
+    general_kernels,
+    general_text,
+    launch_numbers,
+    planned_kernels,
+    planned_text,
+)
 from tilesmith.kernelbench.flatten import flattened, function, without_comments
+from tilesmith.kernelbench.products import ProductSpec
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.simt import launch as simt_launch
 from tilesmith.planner import choose
 from tilesmith.runtime import compiler
 
 H200 = named("h200")
+PASSED = ("a", "b", "out", "workspace", "bias")
 
 
 def product(a: tuple[int, ...], b: tuple[int, ...]) -> Problem:
     return Problem.of(torch.empty(a, device="meta"), torch.empty(b, device="meta"))
 
 
+# A layer of an MLP.
+EPILOGUE = ProductSpec(
+    a_shape=(1024, 512),
+    a_strides=(512, 1),
+    b_shape=(512, 2048),
+    b_strides=(1, 512),
+    has_bias=True,
+    activation="gelu",
+)
+
+
 def plans() -> dict[str, Plan]:
-    """One of each kind: with terms, with a raw A and a reduction, with a single step, and in doubles."""
+    """One of each kind: with terms, with a raw A and a reduction, with a single step, in doubles, and with more than a
+    product."""
     return {
         "terms": choose(product((8205, 2949), (2949, 5921)), H200),
         "raw": choose(product((256, 524288), (524288, 256)), H200),
@@ -38,6 +59,8 @@ def plans() -> dict[str, Plan]:
         "fp64_mma": choose(product((32768, 32), (32, 32768)), H200),
         "skinny": choose(product((16, 8192), (8192, 1024)), H200),
         "gemv": choose(product((2048, 1048576), (1048576, 1)), H200),
+        "epilogue": choose(EPILOGUE.problem("fp32"), H200),
+        "tf32": choose(replace(EPILOGUE, activation=None).problem("tf32"), H200),
     }
 
 
@@ -62,7 +85,7 @@ def test_a_text_needs_no_other_file_and_has_shared_headers_once(name: str) -> No
     assert text.count("{") == text.count("}")
 
 
-@pytest.mark.parametrize("name", ["terms", "raw", "fp64_mma", "skinny", "gemv"])
+@pytest.mark.parametrize("name", ["terms", "raw", "fp64_mma", "skinny", "gemv", "epilogue"])
 def test_planned_kernels_compile_as_one_text(name: str) -> None:
     kernels = [launch.kernel for launch in PLANS[name].launches]
     cubin = compiler.compile(flattened(kernels, "planned"), "sm_90a")
@@ -92,46 +115,53 @@ def numbers(text: str, name: str) -> list[str]:
     return [each.strip() for each in re.split(r"[{},\n]+", found[1]) if each.strip()]
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_tables_have_the_numbers_of_the_plan(name: str) -> None:
-    plan = PLANS[name]
-    text = planned_text(plan)
-    table = iter(numbers(text, "launches"))
-    for i, launch in enumerate(plan.launches):
-        addresses, maps = list(launch.parameters.addresses()), list(launch.parameters.tensor_maps())
-        written = re.search(rf"kernel_{i}::plan::Parameters parameters_{i} =\n(.*?);\n", text, re.DOTALL)
-        assert written is not None and written[1].split() == launch.parameters.initializer().split()
-        if addresses:
-            expected = [(position, BUFFERS.index(x.buffer), x.offset) for position, x in addresses]
-            assert list(map(int, numbers(text, f"addresses_{i}"))) == [n for each in expected for n in each]
-        if maps:
-            assert numbers(text, f"maps_{i}") == [
-                str(value)
-                for position, x in maps
-                for value in (
-                    *(position, BUFFERS.index(x.buffer), x.offset),
-                    "CU_TENSOR_MAP_DATA_TYPE_" + str(x.dtype).removeprefix("torch.").upper(),
-                    *(len(x.sizes), *x.sizes, *x.strides, *x.box),
-                    "CU_TENSOR_MAP_SWIZZLE_" + {16: "NONE"}.get(x.line_bytes, f"{x.line_bytes}B"),
-                )
+def test_tables_have_the_numbers_of_the_plans() -> None:
+    plans = list(PLANS.values())
+    text = planned_text(plans)
+    kernels = planned_kernels(plans)
+    assert numbers(text, "plans") == [
+        x for i, plan in enumerate(plans) for x in (f"launches_{i}", str(len(plan.launches)))
+    ]
+    for number, launches in enumerate(launch_numbers(plans)):
+        table = iter(numbers(text, f"launches_{number}"))
+        for i, launch in enumerate(launches):
+            name, kernel = f"{number}_{i}", kernels.index(launch.kernel)
+            addresses, maps = list(launch.parameters.addresses()), list(launch.parameters.tensor_maps())
+            written = re.search(rf"kernel_{kernel}::plan::Parameters parameters_{name} =\n(.*?);\n", text, re.DOTALL)
+            assert written is not None and written[1].split() == launch.parameters.initializer().split()
+            if addresses:
+                expected = [(position, PASSED.index(x.buffer), x.offset) for position, x in addresses]
+                assert list(map(int, numbers(text, f"addresses_{name}"))) == [n for each in expected for n in each]
+            if maps:
+                assert numbers(text, f"maps_{name}") == [
+                    str(value)
+                    for position, x in maps
+                    for value in (
+                        *(position, PASSED.index(x.buffer), x.offset),
+                        "CU_TENSOR_MAP_DATA_TYPE_"
+                        + ("TFLOAT32" if x.rounds_to_tf32 else str(x.dtype).removeprefix("torch.").upper()),
+                        *(len(x.sizes), *x.sizes, *x.strides, *x.box),
+                        "CU_TENSOR_MAP_SWIZZLE_" + {16: "NONE"}.get(x.line_bytes, f"{x.line_bytes}B"),
+                    )
+                ]
+            expected_row = [
+                f"(const void*){function(kernel, launch.kernel)}",
+                *map(str, (*launch.grid, launch.kernel.threads, launch.kernel.shared_bytes, launch.cluster)),
+                str(launch.awaits_predecessor).lower(),
+                *(f"&parameters_{name}", f"sizeof(parameters_{name})"),
+                *((f"addresses_{name}" if addresses else "nullptr"), str(len(addresses))),
+                *((f"maps_{name}" if maps else "nullptr"), str(len(maps))),
             ]
-        expected_row = [
-            f"(const void*){function(i, launch.kernel)}",
-            *map(str, (*launch.grid, launch.kernel.threads, launch.kernel.shared_bytes, launch.cluster)),
-            str(launch.awaits_predecessor).lower(),
-            *(f"&parameters_{i}", f"sizeof(parameters_{i})"),
-            *((f"addresses_{i}" if addresses else "nullptr"), str(len(addresses))),
-            *((f"maps_{i}" if maps else "nullptr"), str(len(maps))),
-        ]
-        assert [next(table) for _ in expected_row] == expected_row
-    assert next(table, None) is None
+            assert [next(table) for _ in expected_row] == expected_row
+        assert next(table, None) is None
 
 
-def test_buffers_of_a_plan_without_packed_operands_are_those_of_the_launch() -> None:
-    assert BUFFERS[:4] == ("a", "b", "out", "workspace")
-    launches = [launch for plan in PLANS.values() for launch in plan.launches]
-    used = {x.buffer for launch in launches for x in places_of(launch)}
-    assert used == set(BUFFERS[:4])
+def test_launches_take_what_is_passed_to_them() -> None:
+    text = planned_text(PLANS.values())
+    passed = ", ".join(f"void* {buffer}" for buffer in PASSED)
+    assert f"multiply_planned(int plan, {passed}, void* stream)" in text
+    used = {x.buffer for plan in PLANS.values() for launch in plan.launches for x in places_of(launch)}
+    assert used == set(PASSED)
 
 
 def declared(name: str, kernels: Sequence[Kernel]) -> str:
@@ -166,8 +196,9 @@ def assert_valid_cpp(text: str, folder: Path) -> None:
 
 
 def test_the_launches_of_a_plan_and_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
-    kernels = [launch.kernel for launch in PLANS["raw"].launches]
-    text = planned_text(PLANS["raw"]).removesuffix("#endif\n")
+    plans = [PLANS["raw"], PLANS["epilogue"]]
+    kernels = planned_kernels(plans)
+    text = planned_text(plans).removesuffix("#endif\n")
     assert_valid_cpp(declared("planned", kernels) + host_part(text), tmp_path)
     assert_valid_cpp(declared("general", general_kernels(H200)) + host_part(general_text(H200)), tmp_path)
 

@@ -119,6 +119,7 @@ def test_both_modes_are_found(body: str, init: str) -> None:
     assert [module.training for module in loaded.model.modules()] == modes
     assert (show(found.training), show(found.evaluation)) == ("A @ B", "(A @ B) * 2")
     recognized = recognize_here(file)
+    assert isinstance(recognized, Recognized)
     assert Traced(recognized.expression, recognized.evaluation) == found
     assert recognized.describe() == "A @ B in training, (A @ B) * 2 in evaluation"
     assert Recognized.from_dict(recognized.to_dict()) == recognized

@@ -2,22 +2,22 @@
 has a stand-in here, which does the same on the same memory."""
 
 import ast
-import ctypes
+import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
+from written_modules import ACTIVATIONS, H200, Memory, executed, on_the_cpu, problem_model
 
 from tilesmith.core.device import named
+from tilesmith.kernelbench.cuda_text import planned_text
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, shipped
+from tilesmith.kernelbench.products import MAX_PLANS, ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import recognize_here
-from tilesmith.kernelbench.write import plan_of, written
+from tilesmith.kernelbench.write import module_text, plan_of, written
 
-H200 = named("h200")
 PROBLEMS = {problem.name: problem for problem in shipped()}
 
 SMALL = """
@@ -114,71 +114,8 @@ def test_plans_are_for_the_operands_of_the_problem(texts: dict[str, str]) -> Non
     }
     for name, operands in expected.items():
         names = executed(texts[name])
-        assert names["_OPERANDS"] == operands
-        assert (names["_CAPABILITY"], names["_MULTIPROCESSORS"]) == ((9, 0), 132)
-
-
-class Memory:
-    """The functions of the extension, on the CPU."""
-
-    def __init__(self) -> None:
-        self.planned_calls: list[tuple[int, ...]] = []
-
-    @staticmethod
-    def _at(address: int, sizes: list[int], strides: list[int]) -> torch.Tensor:
-        count = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        buffer = (ctypes.c_float * count).from_address(address)
-        return torch.frombuffer(buffer, dtype=torch.float32).as_strided(sizes, strides)
-
-    def any(self, a: int, b: int, out: int, sizes: list[int], stream: int) -> None:
-        batches, m, n, k = sizes[:4]
-        x, y = self._at(a, [batches, m, k], sizes[4:7]), self._at(b, [batches, k, n], sizes[7:10])
-        self._at(out, [batches, m, n], sizes[10:]).copy_(x @ y)
-        assert stream == 7
-
-    def planned(self, a: int, b: int, out: int, workspace: int, stream: int) -> None:
-        self.planned_calls.append((a, b, out, workspace, stream))
-
-    def rows(self, x: int, y: int, rows: int, columns: int, factors: int, factor: float, stream: int) -> None:
-        by = self._at(factors, [rows, 1], [1, 1]) if factors else factor
-        self._at(y, [rows, columns], [columns, 1]).copy_(self._at(x, [rows, columns], [columns, 1]) * by)
-
-    def triangle(self, x: int, all_rows: int, rows: int, columns: int, diagonal: int, upper: bool, stream: int) -> None:
-        y = self._at(x, [all_rows // rows, rows, columns], [rows * columns, columns, 1])
-        y.copy_(torch.triu(y, diagonal) if upper else torch.tril(y, diagonal))
-
-
-def executed(text: str) -> dict[str, Any]:
-    """The names of a module."""
-    names: dict[str, Any] = {"__name__": "new"}
-    before = set(names)
-    exec(text, names)
-    return {name: value for name, value in names.items() if name not in before | {"__builtins__"}}
-
-
-def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[str, Any], Memory]:
-    """The names of a module whose GPU is this CPU, and what its kernels were asked."""
-    names: dict[str, Any] = {"__name__": "new"}
-    exec(text, names)
-    memory = Memory()
-
-    @contextmanager
-    def device(_: torch.device) -> Iterator[None]:
-        yield
-
-    cuda = SimpleNamespace(
-        device=device,
-        current_stream=lambda: SimpleNamespace(cuda_stream=7),
-        get_device_capability=lambda _: capability,
-        get_device_properties=lambda _: SimpleNamespace(multi_processor_count=132),
-    )
-
-    class Torch:
-        def __getattr__(self, name: str) -> Any:
-            return cuda if name == "cuda" else getattr(torch, name)
-
-    names |= {"_torch": Torch(), "_extension": lambda _: memory, "_on_gpu": lambda x: x}
-    return names, memory
+        assert [(key[:2], key[2:4]) for key in names["_PLANS"]] == ([operands] if operands else [])
+        assert names["_PLANNED_GPU"] == ((9, 0), 132)
 
 
 @pytest.mark.parametrize(
@@ -241,15 +178,196 @@ def test_the_plan_is_used_for_its_operands_alone() -> None:
     names, memory = on_the_cpu(text, (9, 0))
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     out = names["ModelNew"]()(a, b)
-    ((x, y, z, workspace, stream),) = memory.planned_calls
-    assert (x, y, z, stream) == (a.data_ptr(), b.data_ptr(), out.data_ptr(), 7)
+    ((plan, x, y, z, workspace, bias),) = memory.planned_calls
+    assert (plan, x, y, z, bias) == (0, a.data_ptr(), b.data_ptr(), out.data_ptr(), 0)
     assert workspace != 0
+    torch.testing.assert_close(out, a @ b)
     others = [(a.T, b), (a[:-1], b), (torch.randn(1024 * 1024 + 1)[1:].view(1024, 1024), b)]
     for first, second in others:
         torch.testing.assert_close(names["_matmul"](first, second), first @ second, rtol=1e-4, atol=1e-4)
     names, other = on_the_cpu(text, (8, 0))
     torch.testing.assert_close(names["_matmul"](a, b), a @ b, rtol=1e-4, atol=1e-4)
     assert (len(memory.planned_calls), len(other.planned_calls)) == (1, 0)
+
+
+def text_with_parts(*products: ProductSpec) -> str:
+    """A module with plans for these products, and with all functions that multiply."""
+    return module_text(
+        what="nothing",
+        plans=plans_of(products, H200, "fp32"),
+        parts=["einsum", "added", "linear"],
+        constructor=("", "_torch.nn.Module", ""),
+        forward="def forward(self):\n    return None\n",
+        device=H200,
+        accuracy="fp32",
+    )
+
+
+def with_parts(*products: ProductSpec) -> tuple[dict[str, Any], Memory]:
+    """Such a module on the GPU that its plans are for."""
+    return on_the_cpu(text_with_parts(*products), (9, 0))
+
+
+def linear(*sizes: int, **how: Any) -> ProductSpec:
+    """x of these sizes but for the last, and a weight with as many rows as the last says."""
+    *shape, rows = sizes
+    return ProductSpec.linear(torch.empty(shape), torch.empty(rows, shape[-1]), has_bias=True, **how)
+
+
+def test_a_module_has_the_parts_and_plans_that_it_was_asked_for(texts: dict[str, str]) -> None:
+    text = text_with_parts(linear(6, 8, 4, activation="gelu"))
+    ast.parse(text, feature_version=(3, 8))
+    header = text.partition("\n\n")[0].replace("\n# ", " ")
+    assert "The plan for 6 x 8 x 4 float32 with a bias and gelu on NVIDIA H200: " in header
+    parts = {f"_{name}" for name in ("linear", "added", "einsum", "triangle", "scaled")}
+    assert parts & executed(text).keys() == {"_linear", "_added", "_einsum"}
+    assert parts & executed(texts["14_upper_triangular.py"]).keys() == {"_triangle"}
+
+
+def test_products_survive_json() -> None:
+    spec = linear(4, 3, 8, 5, activation="silu")
+    assert ProductSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_the_costliest_products_have_plans_and_those_of_the_fallback_have_none() -> None:
+    specs = [ProductSpec.of(torch.empty(64, 64), torch.empty(64, 8 * n)) for n in range(1, MAX_PLANS + 3)]
+    empty = ProductSpec.of(torch.empty(64, 0), torch.empty(0, 64))
+    assert list(plans_of([*specs, *specs, empty], H200, "fp32")) == specs[: -MAX_PLANS - 1 : -1]
+    assert plans_of(specs, named("a100"), "fp32") == {}
+
+
+def test_each_product_of_a_model_has_its_plan() -> None:
+    text = PROBLEMS["08_irregular.py"].text.replace("torch.matmul(A, B)", "(A @ B).T @ A @ (B * 2)")
+    for old, new in (("8205", "24"), ("2949", "40"), ("5921", "48")):
+        text = text.replace(old, new)
+    problem = ProblemFile("p.py", text)
+    a, b = torch.randn(24, 40), torch.randn(40, 48)
+    names, memory = on_the_cpu(text_of(problem), (9, 0))
+    torch.testing.assert_close(names["ModelNew"]()(a, b), (a @ b).T @ a @ (b * 2))
+    assert sorted(number for number, *_ in memory.planned_calls) == [0, 1, 2]
+
+
+def test_kernels_that_plans_share_are_in_the_text_once() -> None:
+    batch = ProductSpec.of(torch.empty(8, 1024, 3072), torch.empty(768, 3072).T, has_bias=True)
+    specs = [linear(8192, 768, 2304), linear(8192, 3072, 768), batch]
+    plans = plans_of(specs, H200, "fp32")
+    (one, two, _) = plans.values()  # of the last two, the batch has the same rows
+    assert [x.kernel for x in one.launches] == [x.kernel for x in two.launches]
+    text = planned_text(plans.values())
+    assert text.count("namespace kernel_") == len({launch.kernel for launch in one.launches})
+    assert text.count("static const Launch launches_") == 2
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS), ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_layers_are_one_call_without_gradients(activation: str | None, has_bias: bool) -> None:
+    x, weight, bias = torch.randn(2, 3, 8), torch.randn(4, 8), torch.randn(4) if has_bias else None
+    plain, fused = (
+        ProductSpec.linear(x, weight, has_bias=has_bias and fused, activation=activation if fused else None)
+        for fused in (False, True)
+    )
+    names, memory = with_parts(plain, fused)
+    expected = ACTIVATIONS[activation](functional.linear(x, weight, bias))
+    torch.testing.assert_close(names["_linear"](x, weight, bias, activation), expected)
+    assert [call[-1] for call in memory.planned_calls] == [0 if bias is None else bias.data_ptr()]
+
+    results = []
+    for layer in (names["_linear"], lambda *given: ACTIVATIONS[activation](functional.linear(*given[:3]))):
+        given = [None if y is None else y.clone().requires_grad_() for y in (x, weight, bias)]
+        out = layer(*given, activation)
+        out.pow(2).sum().backward()
+        results.append([out.detach(), *(y.grad for y in given if y is not None)])
+    torch.testing.assert_close(*results)
+    # The plan without bias and activation, whose gradients are products.
+    assert [call[-1] for call in memory.planned_calls[1:]] == [0]
+    with torch.no_grad():
+        names["_linear"](x, weight.clone().requires_grad_(), bias, activation)
+    assert len(memory.planned_calls) == 3
+
+
+def test_layers_of_other_operands_take_no_plan() -> None:
+    names, memory = with_parts(linear(6, 8, 4, activation="gelu"))
+    x, weight, bias = torch.randn(6, 8), torch.randn(4, 8), torch.randn(4)
+    others: list[list[torch.Tensor]] = [
+        [x[:5], weight, bias],
+        [x[0], weight, bias],
+        [x.T.contiguous().T, weight, bias],
+        [x.view(2, 3, 8).transpose(0, 1), weight.T.contiguous().T, bias],
+        [x, weight, torch.randn(8)[::2]],
+        [torch.randn(6 * 8 + 1)[1:].view(6, 8), weight, bias],
+        [x, weight],
+        [x[:0], weight, bias],
+        [x[:, :0], weight[:, :0], bias],
+        [x.bfloat16(), weight.bfloat16(), bias.bfloat16()],
+    ]
+    for given in others:
+        torch.testing.assert_close(
+            names["_linear"](*given, activation="gelu"), functional.gelu(functional.linear(*given))
+        )
+    torch.testing.assert_close(names["_linear"](x, weight, bias, "relu"), functional.linear(x, weight, bias).relu())
+    assert memory.planned_calls == []
+    with pytest.raises(TypeError, match=re.escape("torch.float32 and torch.float32 and torch.float16")):
+        names["_linear"](x, weight, bias.half())
+
+
+def test_sums_with_a_product_are_those_of_torch() -> None:
+    names, _ = with_parts()
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    for c in (torch.randn(3, 5), torch.randn(5), torch.randn(3, 1)):
+        for beta, alpha in ((1, 1), (0.5, 1), (1, -2), (3, 0.25)):
+            expected = torch.addmm(c, a, b, beta=beta, alpha=alpha)
+            torch.testing.assert_close(names["_added"](c, a, b, beta, alpha), expected)
+    unread = torch.full((3, 5), torch.nan)
+    torch.testing.assert_close(names["_added"](unread, a, b, 0, 2), 2 * (a @ b))
+    with pytest.raises(RuntimeError):
+        names["_added"](torch.randn(2, 3, 5), a, b, 1, 1)
+
+
+EINSUMS = {
+    "ij,jk->ik": True,
+    "ij,jk": True,
+    "ij , kj -> ki": True,
+    "ba,cb": True,
+    "bhtd,bhsd->bhts": True,
+    "bthd,bshd->bhts": True,
+    "bhts,bshd->bthd": True,
+    "xijc,yjic->yx": True,
+    "bij,jk->kbi": True,
+    "i,i->": True,
+    "i,ij->j": True,
+    "Zai,iZ": True,
+    "ij,ij->ij": False,
+    "i,j->ij": False,
+    "ijx,jk->ik": False,
+    "ii,ij->ij": False,
+    "...ij,jk->...ik": False,
+}
+
+
+@pytest.mark.parametrize("equation", EINSUMS)
+def test_einsums_are_those_of_torch(equation: str) -> None:
+    given = [torch.randn([2 + "dhbtsijkcxyaZ".find(i) % 4 for i in names.strip()]) for names in operands_of(equation)]
+    spec = ProductSpec.einsum(equation, *given)
+    assert (spec is not None) == EINSUMS[equation]
+    names, memory = with_parts(*([spec] if spec else []))
+    results = []
+    for einsum in (names["_einsum"], torch.einsum):
+        leaves = [x.clone().requires_grad_() for x in given]
+        out = einsum(equation, *leaves)
+        out.pow(2).sum().backward()
+        results.append([out.detach(), *(x.grad for x in leaves)])
+    torch.testing.assert_close(*results)
+    assert len(memory.planned_calls) == EINSUMS[equation]
+
+
+def operands_of(equation: str) -> list[str]:
+    return equation.partition("->")[0].replace("...", "Z").split(",")
+
+
+def test_einsums_broadcast_sizes_of_one() -> None:
+    names, _ = with_parts()
+    a, b = torch.randn(3, 1), torch.randn(4, 5)
+    torch.testing.assert_close(names["_einsum"]("ij,jk->ik", a, b), torch.einsum("ij,jk->ik", a, b))
 
 
 @pytest.mark.parametrize("name", ["05_matrix_scalar.py", "12_diagonal.py"])
@@ -280,14 +398,6 @@ def test_triangles_and_their_gradients_are_those_of_torch(texts: dict[str, str],
     torch.testing.assert_close(*results)
     expected = torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
     torch.testing.assert_close(results[0][0], expected)
-
-
-def problem_model(problem: ProblemFile, *arguments: object) -> torch.nn.Module:
-    names: dict[str, Any] = {}
-    exec(problem.text, names)
-    model = names["Model"](*arguments)
-    assert isinstance(model, torch.nn.Module)
-    return model
 
 
 def test_parameters_have_the_draws_of_the_model() -> None:

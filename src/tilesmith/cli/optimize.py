@@ -17,8 +17,9 @@ from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.verdict import Verdict
 from tilesmith.kernelbench.cuda_text import device_texts
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+from tilesmith.kernelbench.products import plans_of
 from tilesmith.kernelbench.recognize import recognize
-from tilesmith.kernelbench.write import note_of, plan_of, written
+from tilesmith.kernelbench.write import note_of, products_of, written
 from tilesmith.runtime import compiler
 
 # By architecture, the GPU that is planned for where none is here, or another is.
@@ -35,7 +36,7 @@ class Optimized:
     gpu: str
     arch: str
     accuracy: Accuracy
-    plan: str | None  # None if there is no product, or none that tensor cores do
+    plan: str | None  # of the costliest product; None if there is no product, or none that tensor cores do
     note: str | None  # why there is none, if there is a product
     workspace_bytes: int
     output: str
@@ -87,14 +88,14 @@ def _optimized(
     recognized = recognize(file)
     text = written(file, recognized, gpu, accuracy, standalone=standalone)
     output.write_text(text)
-    plan = plan_of(recognized, gpu, accuracy)
+    plans = list(plans_of(products_of(recognized), gpu, accuracy).values())
     is_here = torch.cuda.is_available() and devices.installed(torch.cuda.current_device()).arch == gpu.arch
     verdict, compiled = None, []
     if is_here and not no_check:
         with progress_line("starting") as say, Judge(problem, say=say) as judge:
             verdict = judge(output, accuracy=accuracy)
     elif not is_here:
-        for each, part in device_texts(plan, gpu):
+        for each, part in device_texts(plans, gpu):
             compiler.compile(part, each)
             compiled.append(each)
     return Optimized(
@@ -103,9 +104,9 @@ def _optimized(
         gpu=gpu.name,
         arch=gpu.arch,
         accuracy=accuracy,
-        plan=None if plan is None else plan.name,
+        plan=plans[0].name if plans else None,
         note=note_of(recognized, gpu, accuracy),
-        workspace_bytes=0 if plan is None else plan.workspace_bytes,
+        workspace_bytes=plans[0].workspace_bytes if plans else 0,
         output=str(output),
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         compiled=tuple(dict.fromkeys(compiled)),

@@ -28,7 +28,7 @@ class Checked:
     """One problem and the judgement of its module."""
 
     problem: str
-    plan: str  # of the largest product; "" for a module that was there already
+    plan: str  # of the costliest product; "" for a module that was there already
     verdict: Verdict | None  # None if there is no module
     refused: str  # why not
     seconds: float

@@ -84,7 +84,7 @@ def _run(problem: ProblemFile, loaded: Loaded, other: str, *, gradients: bool = 
 def _compare_sizes(problem: ProblemFile, loaded: Loaded, way: list[Made]) -> None:
     """Sizes that forward does not take, as a rule because parameters have others, are left out."""
     other = f"{problem.name}: forward takes another way for other sizes"
-    for inputs in _resized(loaded.inputs):
+    for inputs in resized(loaded.inputs):
         calls = Calls(problem)
         try:
             run(problem, loaded, calls, inputs)
@@ -108,7 +108,7 @@ def _difference(problem: ProblemFile, first: list[Made], second: list[Made]) -> 
     return place(problem, call.line) if call and call.line else ""
 
 
-def _resized(inputs: tuple[Input | Scalar, ...]) -> Iterator[tuple[Input | Scalar, ...]]:
+def resized(inputs: tuple[Input | Scalar, ...]) -> Iterator[tuple[Input | Scalar, ...]]:
     """The inputs with other sizes: wherever one size stands, and at each of its places alone."""
     places = [(size, i, j) for i, x in enumerate(inputs) if isinstance(x, Input) for j, size in enumerate(x.shape)]
     for size, group in groupby(sorted(places), key=lambda entry: entry[0]):

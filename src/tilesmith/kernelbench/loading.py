@@ -87,10 +87,21 @@ def load(problem: ProblemFile) -> Loaded:
         if cls.forward is nn.Module.forward:
             raise ProblemError(f"{problem.name}: Model has no forward")
         init_inputs = _values(problem, space, "get_init_inputs")
-        model: nn.Module = _user_code(problem, "Model(*get_init_inputs())", lambda: cls(*init_inputs))
         values = _values(problem, space, "get_inputs")
+    model = _user_code(problem, "Model(*get_init_inputs())", lambda: _made(lambda: cls(*init_inputs)))
     model.to("meta")  # what was made of numpy arrays, for example
     return Loaded(model, _arguments(problem, model, values), space)
+
+
+def _made(make: Callable[[], nn.Module]) -> nn.Module:
+    """The model; with memory if its constructor needs the elements of a tensor."""
+    try:
+        with on_meta():
+            return make()
+    except RuntimeError as error:
+        if "meta tensor" not in str(error):
+            raise
+    return make()
 
 
 def _values(problem: ProblemFile, space: dict[str, Any], name: str) -> list[Any]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
+from tilesmith.kernelbench.exporting import exported
 from tilesmith.kernelbench.expression import Expression, Input, Scalar, from_rows, nodes, to_rows
 from tilesmith.kernelbench.guards import traced
 from tilesmith.kernelbench.loading import UnsupportedError, load
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
 from tilesmith.kernelbench.show import show
+from tilesmith.kernelbench.whole_model import WholeModel
 
 _LINES: Final = 3  # of what a crashed file had to say
 
@@ -50,17 +52,21 @@ class Recognized:
         return f"{show(self.expression)} in training, {show(self.evaluation)} in evaluation"
 
 
-def recognize_here(problem: ProblemFile) -> Recognized:
-    """What a problem computes. This runs the file's code in this process."""
+def recognize_here(problem: ProblemFile) -> Recognized | WholeModel:
+    """What a problem computes: an expression if it is one of products, and else the operations of the whole model. This
+    runs the file's code in this process."""
     loaded = load(problem)
-    modes = traced(problem, loaded)
+    try:
+        modes = traced(problem, loaded)
+    except UnsupportedError:
+        return exported(problem, load(problem))  # anew: nothing is left of what was tried
     return Recognized(modes.training, modes.evaluation, loaded.inputs)
 
 
-def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized:
+def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized | WholeModel:
     """What a problem computes, from a process that has `timeout` seconds for it.
 
-    Whatever goes wrong there is a ProblemError, and an UnsupportedError for what has no expression.
+    Whatever goes wrong there is a ProblemError, and an UnsupportedError for what cannot be written down.
     """
     package = str(resources.files("tilesmith"))
     path = os.pathsep.join(filter(None, [os.path.dirname(package), os.environ.get("PYTHONPATH")]))
@@ -89,7 +95,7 @@ def recognize(problem: ProblemFile, *, timeout: float = 120.0) -> Recognized:
         return _answered(problem, answer.read(), status, messages.read().decode(errors="replace"))
 
 
-def _answered(problem: ProblemFile, answer: bytes, status: int, messages: str) -> Recognized:
+def _answered(problem: ProblemFile, answer: bytes, status: int, messages: str) -> Recognized | WholeModel:
     try:
         found = json.loads(answer)
     except ValueError:
@@ -103,5 +109,7 @@ def _answered(problem: ProblemFile, answer: bytes, status: int, messages: str) -
             raise UnsupportedError(message)
         case {"problem": str(message)}:
             raise ProblemError(message)
+        case {"forward": _}:
+            return WholeModel.from_dict(found)
         case _:
             return Recognized.from_dict(found)

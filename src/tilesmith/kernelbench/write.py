@@ -1,15 +1,13 @@
 """From what a problem computes to a module that computes it with our kernels: text that needs no Tilesmith.
 
-The text has one plan, for the operands of the problem itself, on one GPU. All other sizes, strides and GPUs take
-kernels that can do any product; so do gradients.
+The text has plans for the operands of the problem itself, on one GPU. All other sizes, strides and GPUs take kernels
+that can do any product; so do gradients.
 """
 
-import keyword
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from importlib import resources
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from textwrap import indent, wrap
-from typing import Final
+from typing import Final, Literal, get_args
 
 import torch
 
@@ -17,9 +15,8 @@ from tilesmith import __version__
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Plan
-from tilesmith.core.problem import Problem
 from tilesmith.kernelbench.constructor import constructor
-from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, planned_text
+from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, launch_numbers, planned_text
 from tilesmith.kernelbench.expression import (
     Added,
     Attribute,
@@ -35,14 +32,21 @@ from tilesmith.kernelbench.expression import (
     evaluate,
     swaps_last_two,
 )
+from tilesmith.kernelbench.names import attribute_code
 from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.products import ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import Recognized
 from tilesmith.kernelbench.show import names_of_shared, spelled
-from tilesmith.kernels import family_of
-from tilesmith.planner import choose
+from tilesmith.kernelbench.templates import filled, template
+from tilesmith.kernelbench.whole_model import WholeModel
+
+# Functions of a module besides `_matmul`, a template each: only those that forward calls are there.
+Part = Literal["factors", "triangle", "linear", "added", "einsum", "aten", "sizes", "modes", "made"]
+_PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 _INDENT: Final = " " * 4
 _WIDTH: Final = 110  # of comments
+_TEXT: Final = re.compile(r"""\"[^"]*"|'[^']*'""")  # in Python
 _BLANK_LINE: Final = "\n\n"
 _PROMISES: Final = {
     "fp32": "float32, with an error against float64 that is no larger than that of torch's float32 product, on nearly "
@@ -53,98 +57,188 @@ _PROMISES: Final = {
 
 
 def written(
-    problem: ProblemFile, recognized: Recognized, device: Device, accuracy: Accuracy, *, standalone: bool = False
+    problem: ProblemFile,
+    recognized: Recognized | WholeModel,
+    device: Device,
+    accuracy: Accuracy,
+    *,
+    standalone: bool = False,
 ) -> str:
     """The text of a module with `ModelNew`. `standalone`: it has the problem's inputs too, and as a program compares
     and times itself with the problem's own model."""
-    plan = plan_of(recognized, device, accuracy)
-    text = _template("module.py.in")
-    found = recognized.nodes
-    if any(isinstance(node, Scaled | Multiplied) for node in found):
-        text += _template("factors.py.in")
-    if any(isinstance(node, Triangle) for node in found):
-        text += _template("triangle.py.in")
-    operands = _planned_operands(recognized) if plan else None
+    if isinstance(recognized, WholeModel):
+        text = _of_model(problem, recognized, device, accuracy)
+    else:
+        text = _of_expression(problem, recognized, device, accuracy)
+    if not standalone:
+        return text
+    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
+    return text + filled(template("standalone.py.in"), values)
+
+
+def _of_expression(problem: ProblemFile, recognized: Recognized, device: Device, accuracy: Accuracy) -> str:
+    return module_text(
+        what=recognized.describe(),
+        plans=plans_of(products_of(recognized), device, accuracy),
+        parts=_parts(recognized),
+        constructor=constructor(problem),
+        forward=_forward(recognized),
+        device=device,
+        accuracy=accuracy,
+        note=note_of(recognized, device, accuracy),
+    )
+
+
+def _of_model(problem: ProblemFile, model: WholeModel, device: Device, accuracy: Accuracy) -> str:
+    given = ", ".join(["self", *model.arguments])
+    lines = [line for statement in model.forward for line in _wrapped(statement)]
+    notes = [note_of(model, device, accuracy), f"Left to torch: {model.describe_left()}" if model.left else None]
+    return module_text(
+        what=f"{problem.name}, with {model.describe_products()}",
+        plans=plans_of(model.products, device, accuracy),
+        parts=[*model.parts, "made"],  # type: ignore[list-item]
+        constructor=constructor(problem),
+        forward="\n".join([f"def forward({given}):", *_indented(lines), ""]),
+        device=device,
+        accuracy=accuracy,
+        note=". ".join(filter(None, notes)) or None,
+        decorator=f"@_made_as({model.digest!r}, {model.settings!r})\n",
+    )
+
+
+def _wrapped(statement: str) -> list[str]:
+    """A statement in one or more lines: only what is in brackets may go on in another one."""
+    if len(statement) <= _WIDTH or not statement.endswith((")", "]")):
+        return [statement]
+    own = statement[: len(statement) - len(statement.lstrip())]
+    whole = _TEXT.sub(lambda found: found[0].replace(" ", "\0"), statement)  # texts stay in one line
+    lines = wrap(whole, _WIDTH, subsequent_indent=own + _INDENT, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
+def module_text(
+    *,
+    what: str,
+    plans: Mapping[ProductSpec, Plan],
+    parts: Collection[Part],
+    constructor: tuple[str, str, str],
+    forward: str,
+    device: Device,
+    accuracy: Accuracy,
+    note: str | None = None,
+    decorator: str = "",
+) -> str:
+    """The text of a module with `ModelNew`.
+
+    what          what it computes, for the first line
+    plans         for its products: `plans_of`
+    parts         the functions that forward calls besides `_matmul`, which is always there
+    constructor   definitions that the class needs, its bases and its body before forward: `constructor.constructor`
+    forward       methods of the class, not indented
+    note          one more sentence for the header, without its period
+    decorator     of the class, a line
+    """
+    definitions, bases, body = constructor
     values = {
         "general": general_text(device) + elementwise_text(),
-        "planned": "" if plan is None else planned_text(plan),
-        "capability": device.capability,
-        "multiprocessors": device.sm_count,
-        "operands": tuple((tuple(x.shape), x.stride()) for x in operands or ()),
-        "workspace_bytes": 0 if plan is None else plan.workspace_bytes,
+        "planned": planned_text(plans.values()),
+        "gpu": (device.capability, device.sm_count),
+        "plans": _plan_table(plans),
     }
-    text = _filled(text, values)
-    definitions, bases, body = constructor(problem)
-    model = f"class ModelNew({bases}):\n{indent(body and body + _BLANK_LINE, _INDENT)}{_forward(recognized)}"
-    before = f"{_header(recognized, plan, device, accuracy)}\n{text}{_BLANK_LINE}"
-    module = before + (definitions and definitions + _BLANK_LINE) + model
-    if not standalone:
-        return module
-    values = {"problem": repr(problem.text), "problem_name": repr(problem.name)}
-    return module + _filled(_template("standalone.py.in"), values)
+    text = "".join(template(f"{name}.py.in") for name in ("module", *(part for part in _PARTS if part in parts)))
+    model = f"{decorator}class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
+    header = _header(what, plans, device, accuracy, note)
+    return f"{header}\n{filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
 
 
-def plan_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> Plan | None:
-    """How the largest product of a problem is done; None if there is none that is worth a plan of its own."""
-    operands = _planned_operands(recognized)
-    if operands is None or any(x.dtype != torch.float32 for x in operands):
-        return None
+def products_of(recognized: Recognized | WholeModel) -> list[ProductSpec]:
+    """The products of a problem that may have plans: those of float32."""
+    if isinstance(recognized, WholeModel):
+        return list(recognized.products)
     # Of triangles, as a rule, if a triangle of the product is all that is wanted.
     skips_zeros = any(isinstance(node, Triangle) for node in recognized.nodes)
-    plan = choose(Problem.of(*operands, accuracy=accuracy, skips_zeros=skips_zeros), device)
-    return None if family_of(plan).is_fallback else plan
+    pairs = (pair for pair in _operands(recognized) if all(x.dtype == torch.float32 for x in pair))
+    return [ProductSpec.of(a, b, skips_zeros=skips_zeros) for a, b in pairs]
 
 
-def note_of(recognized: Recognized, device: Device, accuracy: Accuracy) -> str | None:
+def plan_of(recognized: Recognized | WholeModel, device: Device, accuracy: Accuracy) -> Plan | None:
+    """How the costliest of a problem's products with a plan is done; None if none is worth a plan of its own."""
+    return next(iter(plans_of(products_of(recognized), device, accuracy).values()), None)
+
+
+def note_of(recognized: Recognized | WholeModel, device: Device, accuracy: Accuracy) -> str | None:
     """What is to be said where products have no plan: they run on the CUDA cores, and why."""
-    operands = _planned_operands(recognized)
-    if operands is None or plan_of(recognized, device, accuracy) is not None:
+    products = products_of(recognized)
+    has_any = bool(products) or (isinstance(recognized, Recognized) and bool(_operands(recognized)))
+    if not has_any or plan_of(recognized, device, accuracy) is not None:
         return None
     why = ""
     if device.capability != (9, 0):
         why = f": kernels for tensor cores are for compute capability 9.0, not {'.'.join(map(str, device.capability))}"
-    elif any(x.dtype != torch.float32 for x in operands):
+    elif not products:
         why = ": kernels for tensor cores are written for float32 alone"
     return f"All products run on the CUDA cores{why}"
 
 
-def _planned_operands(recognized: Recognized) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The operands of the largest product, without memory, as our kernels get them."""
-    products = [node for node in recognized.nodes if isinstance(node, Product)]
-    if not products:
-        return None
+def _operands(recognized: Recognized) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The operands of each product, without memory, as our kernels get them."""
     inputs = [
         torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta") if isinstance(x, Input) else x.value
         for x in recognized.inputs
     ]
     used = (node for node in recognized.nodes if isinstance(node, Attribute))
     attributes = {x.path: torch.empty(x.shape, dtype=x.dtype, device="meta") for x in used}
-    pairs = []
-    for product in products:
-        a, b = evaluate(product.a, inputs, attributes), evaluate(product.b, inputs, attributes)
-        pairs.append((a.unsqueeze(0) if a.dim() == 1 else a, b.unsqueeze(1) if b.dim() == 1 else b))
-    return max(pairs, key=lambda pair: torch.matmul(*pair).numel() * pair[0].shape[-1])
+    products = (node for node in recognized.nodes if isinstance(node, Product))
+    return [(evaluate(x.a, inputs, attributes), evaluate(x.b, inputs, attributes)) for x in products]
 
 
-def _header(recognized: Recognized, plan: Plan | None, device: Device, accuracy: Accuracy) -> str:
+def _parts(recognized: Recognized) -> set[Part]:
+    """What forward calls besides products."""
+    parts: set[Part] = set()
+    for node in recognized.nodes:
+        if isinstance(node, Scaled | Multiplied):
+            parts.add("factors")
+        elif isinstance(node, Triangle):
+            parts.add("triangle")
+    return parts
+
+
+def _plan_table(plans: Mapping[ProductSpec, Plan]) -> str:
+    """The lines of the table in which a module looks up what is to be launched."""
+    numbers = launch_numbers(plans.values())
+    lines = []
+    for spec, plan in plans.items():
+        bias = (spec.b_shape[-1:], (1,)) if spec.has_bias else ()
+        key = (spec.a_shape, spec.a_strides, spec.b_shape, spec.b_strides, spec.activation, *bias)
+        lines.append(f"{key}: ({numbers[plan.launches]}, {spec.out_shape}, {plan.workspace_bytes}),\n")
+    return indent("".join(lines), _INDENT)
+
+
+def _header(what: str, plans: Mapping[ProductSpec, Plan], device: Device, accuracy: Accuracy, note: str | None) -> str:
     """What the module is, as comments."""
-    lines = [f"ModelNew: {recognized.describe()}, written by Tilesmith {__version__}."]
-    if plan is not None:
+    lines = [f"ModelNew: {what}, written by Tilesmith {__version__}."]
+    for spec, plan in plans.items():
         workspace = f", with {plan.workspace_bytes} bytes of workspace" if plan.workspace_bytes else ""
+        lines.append(f"The plan for {plan.problem}{_epilogue(spec)} on {plan.device.name}: {plan.name}{workspace}.")
+    if plans:
         lines += [
-            f"The plan for {plan.problem} on {plan.device.name}: {plan.name}{workspace}.",
             "Other sizes, strides and GPUs take kernels for any product, on the CUDA cores; so do gradients.",
             f"Precision class: {_PROMISES[accuracy]}.",
         ]
-    if note := note_of(recognized, device, accuracy):
+    if note:
         lines.append(f"{note}.")
     return "".join(f"# {line}\n" for text in lines for line in wrap(text, _WIDTH))
+
+
+def _epilogue(spec: ProductSpec) -> str:
+    parts = [*(["a bias"] if spec.has_bias else []), *([spec.activation] if spec.activation else [])]
+    return f" with {' and '.join(parts)}" if parts else ""
 
 
 def _forward(recognized: Recognized) -> str:
     given = [x.name for x in recognized.inputs]
     lines = [f"def forward({', '.join(['self', *given])}):", *_indented(_body(recognized, given))]
-    return "".join(f"{_INDENT}{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _body(recognized: Recognized, taken: Sequence[str]) -> list[str]:
@@ -170,7 +264,7 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
         case Input(name):
             return name
         case Attribute(path):
-            return _attribute_code(path)
+            return attribute_code(path)
         case Scalar():
             return x.name or repr(x.value)
         case View(y):
@@ -191,15 +285,6 @@ def _code(x: Expression, codes: Mapping[Expression, str], named: Container[Expre
             return f"_torch.{'triu' if upper else 'tril'}({codes[y]}, {diagonal})"
 
 
-def _attribute_code(path: str) -> str:
-    """A parameter of the model by its path, of which parts may be numbers."""
-    code = "self"
-    for part in path.split("."):
-        plain = part.isidentifier() and not keyword.iskeyword(part)
-        code = f"{code}.{part}" if plain else f"getattr({code}, {part!r})"
-    return code
-
-
 def _view_code(view: View) -> str:
     """The call of a method, for other sizes than those of the problem too where that is possible."""
     old, new = view.x.shape, view.arguments
@@ -212,11 +297,3 @@ def _view_code(view: View) -> str:
             if old[i : i + 1] == (1,) and old[:i] + old[i + 1 :] == new:
                 return f".squeeze({i})"
     return f".{view.op}({', '.join(map(str, new))})"
-
-
-def _filled(template: str, values: Mapping[str, object]) -> str:
-    return re.sub("@(" + "|".join(values) + ")@", lambda found: str(values[found[1]]), template)
-
-
-def _template(name: str) -> str:
-    return (resources.files("tilesmith.kernelbench") / "templates" / name).read_text()

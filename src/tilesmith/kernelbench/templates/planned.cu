@@ -1,5 +1,4 @@
-// Launches a plan. The text before this has its kernels in namespace planned, the text after it their
-// table.
+// Launches plans. The text before this has their kernels in namespace planned, the text after it their tables.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -33,6 +32,11 @@ struct Launch {
   int address_count;
   const Map* maps;
   int map_count;
+};
+
+struct Plan {
+  const Launch* launches;
+  int count;
 };
 
 // Through the runtime: nothing to link.
@@ -96,6 +100,13 @@ static const char* launch(const Launch& x, char* const* buffers, cudaStream_t st
   void* pointers[] = {parameters};
   const cudaError_t error = cudaLaunchKernelExC(&config, x.kernel, pointers);
   return error ? cudaGetErrorString(error) : nullptr;
+}
+
+static const char* launch_all(const Plan& plan, char* const* buffers, cudaStream_t stream) {
+  for (int i = 0; i < plan.count; ++i)
+    if (const char* error = launch(plan.launches[i], buffers, stream))
+      return error;
+  return nullptr;
 }
 
 }  // namespace planned

@@ -1,0 +1,285 @@
+"""A whole model as a forward of our products and torch's other operations, by way of torch.export.
+
+What `trace` has no expression for is taken as it comes: torch exports forward, in training and in evaluation and with
+sizes that stay open, and the graph is written down operation by operation. What the graph does not say is made sure
+of here, or by the written module when it is made and called:
+
+- numbers of the model that forward reads and that decide nothing stay attributes; all others must be as they were,
+  which a digest tells;
+- sizes that something was decided by have to be as they were, where forward takes others;
+- a second call does the same, and leaves nothing behind but what the graph says.
+"""
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from textwrap import indent
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from tilesmith.kernelbench.calls import Made
+from tilesmith.kernelbench.expression import Input
+from tilesmith.kernelbench.graph_text import Lines, Spelling
+from tilesmith.kernelbench.guards import resized
+from tilesmith.kernelbench.loading import Loaded, UnsupportedError, on_meta, place
+from tilesmith.kernelbench.modes import merged
+from tilesmith.kernelbench.names import attribute_code
+from tilesmith.kernelbench.open_sizes import OpenSizes, Place
+from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+from tilesmith.kernelbench.rules import RefusalError
+from tilesmith.kernelbench.running import called, of_forward, tensors
+from tilesmith.kernelbench.settings import Setting, digest, made_up, settings_of
+from tilesmith.kernelbench.state import changes, state_of
+from tilesmith.kernelbench.whole_model import WholeModel
+from tilesmith.torch_ops.linear import finished
+
+_SECONDS_FOR_SIZES: Final = 2.0
+
+
+def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
+    """A problem's model. This runs the file's code in this process."""
+    model, names = loaded.model, [x.name for x in loaded.inputs]
+    _refuse_models(problem, model)
+    with _modes_kept(model):
+        ways = {}
+        for mode in (True, False):
+            model.train(mode)
+            ways[mode] = _way(problem, loaded)
+        settings = settings_of(problem, loaded, ways[False])
+        others = list(_others(problem, loaded))
+        graphs, texts = {}, {}
+        for mode in (True, False) if ways[True] != ways[False] else (True,):
+            model.train(mode)
+            graphs[mode] = _graph(problem, loaded, settings)
+            texts[mode] = [*graphs[mode].checks(loaded, others, ways[False]), *graphs[mode].lines.text]
+            _compare(problem, loaded, others, texts[mode])
+    lines = [graph.lines for graph in graphs.values()]
+    return WholeModel(
+        arguments=tuple(names),
+        forward=_forward(texts),
+        products=tuple(dict.fromkeys(spec for each in reversed(lines) for spec in each.products)),
+        parts=tuple(sorted(set().union(*(each.parts for each in lines), _own_parts(texts)))),
+        left=lines[-1].left,
+        settings=tuple(x.path for x in settings),
+        digest=digest(model, [x.path for x in settings]),
+    )
+
+
+def _forward(texts: Mapping[bool, Sequence[str]]) -> tuple[str, ...]:
+    """The statements of forward: of those in training (True) and in evaluation, if they differ."""
+    return ("_one_mode(self)", *merged(texts[True], texts[False])) if False in texts else tuple(texts[True])
+
+
+def _own_parts(texts: Mapping[bool, Sequence[str]]) -> Iterator[str]:
+    """What such statements need of a module."""
+    if any(line.startswith(("_takes(", "_requires(")) for text in texts.values() for line in text):
+        yield "sizes"
+    if False in texts:
+        yield "modes"
+
+
+def _refuse_models(problem: ProblemFile, model: nn.Module) -> None:
+    name = problem.name
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise UnsupportedError(f"{name}: a part of Model has hooks, which would not run in the new forward")
+    for path, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            kind = type(module).__name__
+            raise UnsupportedError(f"{name}: self.{path} is an nn.{kind}, whose steps are torch's own: not supported")
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _way(problem: ProblemFile, loaded: Loaded) -> list[Made]:
+    """What forward calls of torch, with which numbers; the same whenever it runs, with gradients and without."""
+    before = state_of(loaded)
+    first, second = (called(problem, loaded) for _ in range(2))
+    buffers = {f"self.{path}" for path, _ in loaded.model.named_buffers()}  # these the graph knows
+    if changed := set(changes(before, state_of(loaded))) - buffers:
+        raise UnsupportedError(f"{problem.name}: forward changes {', '.join(sorted(changed))}")
+    with torch.no_grad():
+        without = called(problem, loaded)
+    for other, when in (
+        (second, "does not do the same in every call"),
+        (without, "takes another way without gradients"),
+    ):
+        if other != first:
+            call = next((new or old for old, new in zip_longest(first, other) if old != new), None)
+            at = place(problem, call.line) if call and call.line else ""
+            raise UnsupportedError(f"{problem.name}: forward does not do the same {when}{at}")
+    return first
+
+
+# The graph.
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """An exported forward, in one mode."""
+
+    lines: Lines
+    open_sizes: OpenSizes
+
+    def checks(self, loaded: Loaded, others: Sequence["_Other"], way: list[Made]) -> list[str]:
+        """Statements that ask for the sizes by which something is decided. `way`: what forward calls."""
+        places: set[Place] = set()
+        decisive: set[str] = set()
+        for other in others:
+            for i, (old, new) in enumerate(zip(loaded.inputs, other.inputs, strict=True)):
+                places |= {(i, j) for j, size in enumerate(new.shape) if size != old.shape[j]}
+            if other.way != way:
+                decisive |= self.open_sizes.decided_otherwise([x.shape for x in other.inputs])
+        return self.open_sizes.checks([x.name for x in loaded.inputs], places, decisive)
+
+
+def _graph(problem: ProblemFile, loaded: Loaded, settings: Sequence[Setting]) -> _Graph:
+    with made_up(settings):
+        program = _exported(problem, loaded)
+    names = [x.name for x in loaded.inputs]
+    numbers = {x.made_up: attribute_code(x.path, loaded.model) for x in settings}
+    try:
+        spelling = Spelling(program.graph, dict(_given(problem, loaded, program)), names, numbers)
+        return _Graph(spelling.lines(program.call_spec.out_spec), OpenSizes.of(program))
+    except RefusalError as error:
+        raise UnsupportedError(f"{problem.name}: {error} is not supported") from None
+
+
+def _exported(problem: ProblemFile, loaded: Loaded) -> ExportedProgram:
+    arguments = tensors(loaded.inputs)
+    if len(arguments) != len(loaded.inputs):
+        raise UnsupportedError(f"{problem.name}: forward takes a number, which may decide something")
+    sizes = tuple(dict.fromkeys(range(x.dim()), Dim.AUTO) for x in arguments)
+    with on_meta(), _NumbersAreFull(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return of_forward(  # type: ignore[no-any-return]
+            problem, lambda: torch.export.export(loaded.model, tuple(arguments), dynamic_shapes=sizes, strict=False)
+        )
+
+
+class _NumbersAreFull(TorchFunctionMode):
+    """Makes a tensor of one number by an operation, which the graph then has, and not as a constant of the graph."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor and args and isinstance(args[0], bool | int | float):
+            dtypes = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
+            return torch.full((), args[0], dtype=kwargs.get("dtype") or dtypes[type(args[0])])
+        return func(*args, **kwargs)
+
+
+def _given(problem: ProblemFile, loaded: Loaded, program: ExportedProgram) -> Iterator[tuple[str, str]]:
+    """The names of the graph's arguments, each with its text."""
+    users = iter(loaded.inputs)
+    for spec in program.graph_signature.input_specs:
+        match spec.kind:
+            case InputKind.USER_INPUT:
+                yield spec.arg.name, next(users).name
+            case InputKind.PARAMETER | InputKind.BUFFER:
+                assert spec.target is not None
+                yield spec.arg.name, attribute_code(spec.target, loaded.model)
+            case _:
+                raise UnsupportedError(f"{problem.name}: forward makes a tensor of numbers: not supported")
+    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
+        raise UnsupportedError(f"{problem.name}: forward changes its arguments: not supported")
+
+
+# Other sizes.
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """Arguments of other sizes that forward takes, and what it calls then."""
+
+    inputs: tuple[Input, ...]
+    way: list[Made]
+
+
+def _others(problem: ProblemFile, loaded: Loaded) -> Iterator[_Other]:
+    """As many as there is time for."""
+    deadline = time.process_time() + _SECONDS_FOR_SIZES
+    for inputs in resized(loaded.inputs):
+        if time.process_time() > deadline:
+            return
+        with torch.no_grad(), suppress(ProblemError):
+            yield _Other(tuple(x for x in inputs if isinstance(x, Input)), called(problem, loaded, inputs))
+
+
+def _compare(problem: ProblemFile, loaded: Loaded, others: Sequence[_Other], text: Sequence[str]) -> None:
+    """The text gives for other sizes what forward does, or says that it does not take them."""
+    run = _executable([x.name for x in loaded.inputs], text)
+    for inputs in itertools.chain([loaded.inputs], (other.inputs for other in others)):
+        given = tensors(inputs)
+        with on_meta(), torch.no_grad():
+            try:
+                expected = _shapes(loaded.model(*given))
+            except Exception:  # in this mode
+                continue
+            try:
+                found = _shapes(run(loaded.model, *given))
+            except _SizeError:
+                continue
+            except Exception as error:
+                found = f"{type(error).__name__}: {error}"
+        if found != expected:
+            sizes = ", ".join(str(list(x.shape)) for x in given)
+            raise UnsupportedError(f"{problem.name}: forward takes another way for arguments of {sizes}: {found}")
+
+
+def _shapes(result: Any) -> Any:
+    return pytree.tree_map(lambda x: (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x, result)
+
+
+def _executable(arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
+    """A forward of such lines, with torch's functions in the place of a module's."""
+    names: dict[str, Any] = {
+        "_torch": torch,
+        "_aten": torch.ops.aten,
+        "_matmul": torch.matmul,
+        "_linear": _linear,
+        "_einsum": torch.einsum,
+        "_added": lambda c, a, b, beta, alpha: (c * beta if beta else 0) + alpha * torch.matmul(a, b),
+        "_takes": _takes,
+        "_requires": _requires,
+    }
+    body = indent("\n".join(lines), "    ")
+    exec(f"def forward({', '.join(['self', *arguments])}):\n{body}", names)
+    return names["forward"]  # type: ignore[no-any-return]
+
+
+class _SizeError(ValueError):
+    """An argument has a size that a forward does not take."""
+
+
+def _takes(name: str, x: Tensor, sizes: Sequence[int | None]) -> None:
+    if len(sizes) != x.dim() or any(n not in (None, own) for n, own in zip(sizes, x.shape, strict=True)):
+        raise _SizeError(name)
+
+
+def _requires(condition: bool, text: str) -> None:
+    if not condition:
+        raise _SizeError(text)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Tensor:
+    result = nn.functional.linear(x, weight, bias)
+    return result if activation is None else finished(result, activation, None)
