@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from textwrap import indent
 from typing import Any, Final
@@ -163,15 +164,22 @@ def _graph(problem: ProblemFile, loaded: Loaded, settings: Sequence[Setting]) ->
 
 
 def _exported(problem: ProblemFile, loaded: Loaded) -> ExportedProgram:
+    """With all sizes open; where torch cannot reason about these, with the first one of each argument, or with none."""
     arguments = tensors(loaded.inputs)
     if len(arguments) != len(loaded.inputs):
         raise UnsupportedError(f"{problem.name}: forward takes a number, which may decide something")
-    sizes = tuple(dict.fromkeys(range(x.dim()), Dim.AUTO) for x in arguments)
-    with on_meta(), _NumbersAreFull(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return of_forward(  # type: ignore[no-any-return]
-            problem, lambda: torch.export.export(loaded.model, tuple(arguments), dynamic_shapes=sizes, strict=False)
-        )
+    failed: ProblemError | None = None
+    for most in (max((x.dim() for x in arguments), default=0), 1, 0):
+        sizes = tuple(dict.fromkeys(range(min(x.dim(), most)), Dim.AUTO) for x in arguments)
+        with on_meta(), _NumbersAreFull(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            export = partial(torch.export.export, loaded.model, tuple(arguments), dynamic_shapes=sizes, strict=False)
+            try:
+                return of_forward(problem, export)  # type: ignore[no-any-return]
+            except ProblemError as error:  # forward as such has run
+                failed = failed or error
+    assert failed is not None
+    raise failed
 
 
 class _NumbersAreFull(TorchFunctionMode):
