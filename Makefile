@@ -47,7 +47,7 @@ test-sanitizer: $(VENV)/ready
 fuzz-gpu soak-gpu: $(VENV)/ready
 	PYTHONPATH=src:tests/support:tests/gpu $(BIN)/python scripts/$(subst -,_,$@).py $(ARGS)
 
-# The page of figures from the recorded runs. A new run: tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
+# The page of figures from the recorded runs. A new run: tilesmith bench --suite NAME --record docs/results/DATE-NAME.json
 results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) --markdown docs/results.md
 
