@@ -17,6 +17,7 @@ from tilesmith.core import device as devices
 from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel
 from tilesmith.core.problem import Problem
+from tilesmith.kernels import catalogue
 from tilesmith.planner import choose
 from tilesmith.runtime import archive, cache, compiler, cubins, source
 
@@ -115,9 +116,14 @@ def test_an_archive_has_the_kernels_of_the_gpu_here(monkeypatch: pytest.MonkeyPa
     assert (json.loads(result.stdout)["kernels"], json.loads(result.stdout)["arch"]) == (len(some), "sm_100")
 
 
+@pytest.mark.parametrize("gpu", ["t4", "sm_80", "sm_103"])
+def test_what_is_built_for_other_gpus_has_no_kernel_of_hoppers(gpu: str) -> None:
+    assert {kernel.source for kernel in catalogue(named(gpu))} == {"kernels/simt/simt.cu"}
+
+
 def test_an_interrupted_build_leaves_no_archive(own_cache: Path, tmp_path: Path) -> None:
     script = f"""
-import time
+import sys, time
 from tilesmith.cli import main
 from tilesmith.runtime import compiler
 def slow(*_):
@@ -125,13 +131,20 @@ def slow(*_):
     time.sleep(1)
     return b"cubin", ""
 compiler._compile = slow
-main(["build", *{PRODUCT!r}, "--arch", "{ARCH}", "--jobs", "1"])
+sys.argv[1:] = ["build", *{PRODUCT!r}, "--arch", "{ARCH}", "--jobs", "1"]
+main()
 """
-    building = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert building.stdout is not None
+    building = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert building.stdout is not None and building.stderr is not None
     assert building.stdout.readline() == "compiling\n"
     time.sleep(0.2)
     building.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    building.send_signal(signal.SIGINT)  # someone is impatient
     assert building.wait(timeout=60) == INTERRUPTED
+    assert building.stderr.read().strip() == "interrupted"
     building.stdout.close()
+    building.stderr.close()
     assert {path.suffix for path in own_cache.iterdir()} <= {".cubin"}
