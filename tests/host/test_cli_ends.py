@@ -158,6 +158,24 @@ def soon(condition: Any, seconds: float = 120.0) -> bool:
     return now
 
 
+def test_the_first_ctrl_c_counts_and_the_next_one_ends_the_process() -> None:
+    script = """
+import signal, sys, time
+from tilesmith.cli import group
+signal.signal(signal.SIGINT, group._Interrupts())
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    signal.raise_signal(signal.SIGINT)  # at once: it was the same one
+    print("cleaned up", flush=True)
+    time.sleep(group._ONE_CTRL_C + 0.1)
+    signal.raise_signal(signal.SIGINT)
+print("never")
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "cleaned up\n", "")
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["explain", "5x6x7"], ["info", "--json"]], ids=" ".join)
 def test_a_reader_that_leaves_is_no_error(arguments: list[str]) -> None:
     reader, writer = os.pipe()
@@ -242,6 +260,10 @@ def test_tune_looks_at_its_arguments_before_it_looks_for_a_gpu(
         (["bench", "--suite", "seeds", "--seed", "1"], "--suite random"),
         (["bench", "--html", "none/x.html"], "Directory 'none' does not exist"),
         (["bench", "--from", "none.json"], "does not exist"),
+        (["bench", "--seconds", "nan"], "'nan' is not a finite number"),
+        (["bench", "--against", ""], "'': choose from torch,"),
+        (["bench", "--html", ""], "a file has a name"),
+        (["bench", "--from", "list.json"], "list.json has no results of tilesmith bench: it is JSON of another kind"),
         (["build", "--dtype", "bf16"], "name some with --suite or --shape"),
         (["check", "README.md", "README.md"], "README.md:1: not Python"),
     ],
@@ -250,6 +272,7 @@ def test_arguments_come_before_the_gpu(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("list.json").write_text("[]")
     Path("README.md").write_text("# Read me first\nthis is no Python\n")
     result = run(*arguments)
     assert result.exit_code == 2

@@ -162,7 +162,7 @@ def test_what_is_missing_is_named_with_the_command_that_mends_it(
     assert (check["mend"] is None) is (mend is None)
     assert check["mend"] is None or check["mend"].startswith(mend)
     shown = " ".join(CliRunner().invoke(main, ["doctor"]).stdout.split())
-    assert f"missing {name} " in shown
+    assert f"missing {name}: " in shown
     assert "missing." in shown
 
 

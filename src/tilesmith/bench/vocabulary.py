@@ -23,5 +23,5 @@ def opponents(text: str) -> tuple[Opponent, ...]:
     """
     chosen = [name.strip() for name in text.split(",")]
     if unknown := [name for name in chosen if name not in OPPONENTS]:
-        raise ValueError(f"{', '.join(unknown)}: choose from {', '.join(OPPONENTS)}")
+        raise ValueError(f"{', '.join(map(repr, unknown))}: choose from {', '.join(OPPONENTS)}")
     return tuple(name for name in OPPONENTS if name in chosen)

@@ -9,7 +9,7 @@ import click
 from tilesmith.bench import vocabulary
 from tilesmith.bench.vocabulary import OPPONENTS, SECONDS, Opponent
 from tilesmith.cli import Command, json_option
-from tilesmith.cli.options import OutputFile, refuse_others
+from tilesmith.cli.options import Finite, OutputFile, refuse_others
 from tilesmith.cli.products import Named, product_options
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _opponents(context: click.Context, parameter: click.Parameter, value: str | 
 @click.option("--warm-l2", is_flag=True, help="Leave in L2 what the call before left there.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=SECONDS,
     show_default=True,
     help="For each product, at most.",

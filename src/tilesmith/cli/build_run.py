@@ -1,6 +1,7 @@
 """What `tilesmith build` does: kernels are compiled in processes of their own, and packed into one archive."""
 
 import multiprocessing
+import os
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,6 +19,7 @@ from tilesmith.core.accuracy import numerics
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem
 from tilesmith.core.threads import cores
+from tilesmith.kernelbench.worker import end_with
 from tilesmith.kernels import catalogue
 from tilesmith.planner import choose
 from tilesmith.runtime import archive, cache, source
@@ -99,7 +101,7 @@ def _compiled(kernels: list[Kernel], arch: str, jobs: int, *, quiet: bool) -> di
     Processes compile them: threads would wait for each other in NVRTC, the more the more cores there are."""
     cubins: dict[Kernel, bytes] = {}
     forked = multiprocessing.get_context("fork")  # they call NVRTC, and nothing of what CUDA may have begun here
-    with ProcessPoolExecutor(min(jobs, max(len(kernels), 1)), forked, initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(min(jobs, max(len(kernels), 1)), forked, _begin, (os.getpid(),)) as pool:
         pending = {
             pool.submit(_cubin, source.render(kernel), cache.About.of(kernel, arch)): kernel for kernel in kernels
         }
@@ -120,6 +122,7 @@ def _cubin(text: str, about: cache.About) -> bytes:
     return cache.cubin(text, about.arch, about=about)
 
 
-def _ignore_interrupts() -> None:
-    """Of a terminal, which sends them to all processes: the first one decides."""
+def _begin(parent: int) -> None:
+    """Of a terminal, which sends them to all processes: the first one decides. When that ends, these end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent)

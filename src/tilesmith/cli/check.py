@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tilesmith.cli import Command, json_option
+from tilesmith.cli.options import Finite
 
 if TYPE_CHECKING:
     from tilesmith.core.accuracy import Accuracy
@@ -40,7 +41,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=300.0,
     show_default=True,
     help="Seconds that the build, and each later step, may take.",

@@ -1,13 +1,18 @@
 """`tilesmith doctor`: what this machine lacks for the full speed, and the command that mends each."""
 
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from tilesmith.cli import Command, console, json_option, print_json
+from tilesmith.cli import Command, columns, json_option, print_json
 
 if TYPE_CHECKING:
     from tilesmith.cli.diagnosis import Check
+
+
+_WIDTH: Final = 120
+_INDENT: Final = " " * 9
 
 
 @click.command(cls=Command)
@@ -32,15 +37,13 @@ def doctor(as_json: bool) -> None:
 
 
 def _print(checks: "tuple[Check, ...]") -> None:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    """A command stays in one line, to be copied."""
     for each in checks:
-        if each.found is not None:
-            table.add_row("ok", each.name, each.found)
-        else:
-            table.add_row("missing", each.name, "\n".join(filter(None, (each.missing, each.mend))), style="yellow")
-    console().print(table)
+        state, words = ("ok", each.found) if each.found is not None else ("missing", each.missing)
+        text = f"{each.name}: {words}"
+        width = min(columns() or _WIDTH, _WIDTH)
+        color = None if each.found is not None else "yellow"
+        for line in wrap(text, width, initial_indent=f"{state:<9}", subsequent_indent=_INDENT):
+            click.secho(line, fg=color)
+        if each.mend is not None:
+            click.echo(f"{_INDENT}{each.mend}")

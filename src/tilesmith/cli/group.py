@@ -6,15 +6,19 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
 import click
 
 INTERRUPTED: Final = 128 + signal.SIGINT  # the exit code after Ctrl-C
 _UNREAD: Final = 128 + signal.SIGPIPE
+_ONE_CTRL_C: Final = 1.0  # seconds
 
 _JSON: Final = "--json"
 _RECORD: Final = "--record"
@@ -35,10 +39,11 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         without_numpy_warning()
-        import tilesmith
-        from tilesmith.core import errors
+        with _uninterrupted():
+            import tilesmith
+            from tilesmith.core import errors
 
-        assert tilesmith.matmul is not None  # the package has all of its names from now on
+            assert tilesmith.matmul is not None  # the package has all of its names from now on
         known = (
             *(errors.UnavailableError, errors.CompilationError, errors.DriverError, errors.EmulationError),
             errors.ColdCaptureError,
@@ -89,19 +94,61 @@ class Group(click.Group):
         given = _with_record(list(sys.argv[1:] if args is None else args))
         if not standalone_mode:
             return super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
-        with _ending(as_json=_JSON in given, is_own_process=args is None):
-            code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
-            sys.exit(code if isinstance(code, int) else 0)
+        interrupts = _Interrupts()
+        if args is None:  # the process is this command alone
+            signal.signal(signal.SIGINT, interrupts)
+        try:
+            with _ending(as_json=_JSON in given):
+                code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+                sys.exit(code if isinstance(code, int) else 0)
+        finally:
+            if args is None:
+                interrupts.nothing_is_left_to_end()
+
+
+class _Interrupts:
+    """What Ctrl-C does: the first one ends what is done, which may take a while; another one ends the process. Some
+    programs send two at once, as `timeout` does: they count as one."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def nothing_is_left_to_end(self) -> None:
+        """From now on the process ends at once: what waits for its threads and processes would take no exception."""
+        if self._first is None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._first is None:
+            self._first = time.monotonic()
+            raise KeyboardInterrupt
+        if time.monotonic() - self._first > _ONE_CTRL_C:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 @contextmanager
-def _ending(*, as_json: bool, is_own_process: bool) -> Iterator[None]:
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is left: torch takes an import that was interrupted for one that failed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda *signalled: seen.append(signalled))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen and callable(before):
+        before(*seen[0])
+
+
+@contextmanager
+def _ending(*, as_json: bool) -> Iterator[None]:
     """How a command ends that cannot do what it was asked for: with a message, in JSON where that was asked for."""
     try:
         yield
     except click.Abort:
-        if is_own_process:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # another Ctrl-C does not wait for what is being ended
         _fail("interrupted", INTERRUPTED, as_json)
     except click.ClickException as error:
         if not as_json and type(error) is not click.BadParameter:  # a wrong value needs no lesson in usage

@@ -1,5 +1,6 @@
 """What several commands are asked in the same words: a shape, a GPU, a type. Nothing here imports torch."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -117,10 +118,24 @@ class OutputFile(click.Path):
         super().__init__(dir_okay=False, writable=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("a file has a name", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"Directory {str(path.parent)!r} does not exist.", param, ctx)
+        if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
+            self.fail(f"Directory {str(path.parent)!r} is not writable.", param, ctx)
         return path
+
+
+class Finite(click.FloatRange):
+    """A number in a range, which "nan" is not, nor "inf"."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 def refuse_others(context: click.Context, purpose: str, *allowed: str) -> None:

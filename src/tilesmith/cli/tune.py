@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tilesmith.cli import Command, json_option
-from tilesmith.cli.options import OutputFile, refuse_others
+from tilesmith.cli.options import Finite, OutputFile, refuse_others
 from tilesmith.cli.products import Named, product_options
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--within",
-    type=click.FloatRange(min=1),
+    type=Finite(min=1),
     default=1.5,
     show_default=True,
     help="Time the candidates that are expected to take no more than this many times the least.",
