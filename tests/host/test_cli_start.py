@@ -128,4 +128,3 @@ def test_without_numpy_a_process_that_a_command_starts_does_not_warn(tmp_path: P
     done = started("optimize", str(problem), "-o", str(tmp_path / "new.py"), PYTHONPATH=f"{SRC}:{tmp_path}")
     assert done.returncode == 2
     assert "NumPy" not in done.stderr
-    assert "PYTHONWARNINGS" not in os.environ

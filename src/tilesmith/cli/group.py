@@ -23,9 +23,7 @@ _ONE_CTRL_C: Final = 1.0  # seconds
 _JSON: Final = "--json"
 _RECORD: Final = "--record"
 RECORDING: Final = ("bench", "tune")  # that write what they measured with --record, which was --json FILE once
-_NO_NUMPY: Final = (
-    "Failed to initialize NumPy"  # torch warns so at each import where there is none; nothing here uses it
-)
+_NO_NUMPY: Final = "Failed to initialize NumPy"  # so torch warns when it is imported; nothing here uses NumPy
 
 
 class UnusableError(click.ClickException):
