@@ -66,7 +66,7 @@ fuzz-gpu soak-gpu: $(VENV)/ready
 	PYTHONPATH=src:tests/support:tests/gpu $(BIN)/python scripts/$(subst -,_,$@).py $(ARGS)
 
 # What the recorded runs say: tables, a page, and the README's chart. A new run:
-# tilesmith bench --suite NAME --json docs/results/DATE-NAME.json
+# tilesmith bench --suite NAME --record docs/results/DATE-NAME.json
 results: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python scripts/speed_chart.py
 	PYTHONPATH=src $(BIN)/python -m tilesmith bench $(addprefix --from ,$(sort $(wildcard docs/results/*.json))) \

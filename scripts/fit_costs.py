@@ -1,8 +1,8 @@
 """Fits the rates of the `hopper` family's cost model to timings of `tilesmith tune`, and prints or writes them.
 
     suites="--suite aligned --suite odd --suite skinny --suite batched"
-    tilesmith tune $suites --within 1.8 --json float32.json
-    tilesmith tune $suites --within 1.8 --dtype bfloat16 --json half.json
+    tilesmith tune $suites --within 1.8 --record float32.json
+    tilesmith tune $suites --within 1.8 --dtype bfloat16 --record half.json
     PYTHONPATH=src python3 scripts/fit_costs.py float32.json half.json --write src/tilesmith/planner/rates/h200.toml
 
 `--write` puts the numbers into the tables of a GPU's file, with the date, the command and what they were fitted to, and
@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import torch
 
-from tilesmith.bench import suites
+from tilesmith.bench import suites, vocabulary
 from tilesmith.bench.rates_text import facts_text, patched
 from tilesmith.core import rates as device_rates
 from tilesmith.core.device import STAND_IN, Device, installed, named
@@ -92,7 +92,7 @@ class Model:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fits the rates of the hopper family to timings of tilesmith tune.")
-    parser.add_argument("timings", nargs="*", help="what `tilesmith tune --json` wrote")
+    parser.add_argument("timings", nargs="*", help="what `tilesmith tune --record` wrote")
     parser.add_argument("--gpu", default=None, help="the GPU of the timings; that of the file to write, or an H200")
     parser.add_argument("--write", type=Path, metavar="FILE", help="a GPU's file, planner/rates/<gpu>.toml")
     options = parser.parse_args()
@@ -138,7 +138,7 @@ def timings(entries: list[dict[str, Any]], gpu: Device) -> Iterator[Timed]:
     """The configurations of this family in what `tune` wrote, of products that are in a suite."""
     problems = {
         key(problem): problem
-        for suite in suites.NAMES
+        for suite in vocabulary.SUITES
         for product in suites.load(suite)
         for dtype in ("float32", "bfloat16", "float16")
         for problem in [Problem.of(*replace(product, dtype=dtype).operands("meta"))]

@@ -13,7 +13,7 @@ PYTHONPATH=src:tests/support:tests/gpu python3 scripts/soak_gpu.py || failed=1
 python3 -m tilesmith check --all || failed=1
 mkdir -p build/results
 for suite in half fp32 tf32 ieee pack epilogue host override; do
-  python3 -m tilesmith bench --suite "$suite" --json "build/results/$(date +%F)-$suite.json" || failed=1
+  python3 -m tilesmith bench --suite "$suite" --record "build/results/$(date +%F)-$suite.json" || failed=1
 done
 python3 scripts/first_contact.py --json "build/results/$(date +%F)-first-contact.json" || failed=1
 exit "$failed"

@@ -14,14 +14,14 @@ from recorded_products import FILE, PRODUCTS, Recorded, bits
 
 from tilesmith.bench.errors import error
 from tilesmith.core.device import installed
-from tilesmith.runtime import cache, source
+from tilesmith.runtime import cubins
 from tilesmith.runtime.executor import compiled
 
 
 def main() -> None:
     kernels = {launch.kernel for product in PRODUCTS for launch in product.on_cpu()[0].launches}
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda kernel: cache.cubin(source.render(kernel), installed(0).arch), kernels))
+        list(pool.map(lambda kernel: cubins.cubin(kernel, installed(0).arch), kernels))
     found = {product.name: bits(computed(product)) for product in PRODUCTS}
     file = sys.argv[1] if len(sys.argv) > 1 else FILE
     np.savez_compressed(file, **found)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tilesmith.core import device as devices
+from tilesmith.core import rates
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.checks import (
     check_dense,
@@ -39,15 +40,15 @@ def explain(
     residual: torch.Tensor | None = None,
     accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
-    gpu: str | None = None,
+    gpu: str | devices.Device | None = None,
 ) -> Explanation:
     """How `matmul` would multiply these operands on a GPU, and why so: print it. Nothing is computed or compiled.
 
     Args:
         a, b, accuracy, out_dtype: as for `matmul`; tensors may be on the meta device, or on the CPU.
         bias, activation, residual: what follows the product, as in `linear(a, b.mT, ...)`.
-        gpu: one of "h200", "h100", "a100", "l4", "rtx4090" and "t4". None is the GPU of the operands, or else the
-            current one of this machine, or else an H200.
+        gpu: a name such as "h200", or an architecture such as "sm_90"; a wrong one is answered with all of them. None
+            is the GPU of the operands, or else the current one of this machine, or else an H200.
 
     >>> a, b = torch.empty(4096, 4096, device="meta"), torch.empty(4096, 4096, device="meta")
     >>> explanation = explain(a, b, gpu="h200")
@@ -60,12 +61,14 @@ def explain(
         raise NotImplementedError("tilesmith.explain takes the tensors of one process: pass x.to_local()")
     notes = []
     if gpu is not None:
-        target = devices.named(gpu)
+        target = devices.named(gpu) if isinstance(gpu, str) else gpu
     elif a.is_cuda or torch.cuda.is_available():
         target = devices.installed(a.get_device() if a.is_cuda else torch.cuda.current_device())
     else:
         target = devices.named(devices.STAND_IN)
         notes.append(f"torch finds no GPU here: this is for an {target.name}.")
+    if (stand_in := rates.stand_in(target)) is not None:
+        notes.append(f"No rates were fitted on {target.name}: times are estimated with those of {stand_in}.")
     epilogue = _followed_by(a, b, bias, activation, residual, accuracy, out_dtype)
     resolved = numerics(accuracy, a.dtype)
     plan = executor.planned(a, b, target, resolved, out_dtype, None, packed, epilogue)

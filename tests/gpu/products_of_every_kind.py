@@ -185,7 +185,7 @@ def forbid_nvrtc() -> None:
 def build(file: Path, arch: str) -> None:
     """Has `tilesmith build` make an archive, of all kernels but those that this process has not loaded."""
     used = {kernel for kernel, _ in loading._functions}
-    command = importlib.import_module("tilesmith.cli.build")
+    command = importlib.import_module("tilesmith.cli.build_run")
     command.catalogue = lambda gpu: [kernel for kernel in catalogue(gpu) if kernel in used]  # type: ignore[attr-defined]
     done = CliRunner().invoke(command_line, ["build", "--arch", arch, "--output", str(file), "--json"])
     assert done.exit_code == 0, done.output

@@ -17,7 +17,7 @@ from tilesmith.planner import choose
 def bench(folder: Path, *arguments: str) -> Results:
     """A run that finishes all that it begins."""
     target = folder / "r.json"
-    done = CliRunner().invoke(main, ["bench", *arguments, "--json", str(target)])
+    done = CliRunner().invoke(main, ["bench", *arguments, "--record", str(target)])
     assert done.exit_code == 0, done.output
     results = Results.read(target)
     assert results.unfinished == ()
@@ -75,7 +75,7 @@ def test_packed_operands_and_epilogues_are_right_and_timed(suite: str, count: in
 def test_tuning_keeps_a_plan_that_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = tmp_path / "t.json"
-    done = CliRunner().invoke(main, ["tune", "--shape", "512x2048x512", "--dtype", "bfloat16", "--json", str(target)])
+    done = CliRunner().invoke(main, ["tune", "--shape", "512x2048x512", "--dtype", "bfloat16", "--record", str(target)])
     assert done.exit_code == 0, done.output
     (found,) = json.loads(target.read_text())
     assert found["regret"] >= 1

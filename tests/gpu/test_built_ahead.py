@@ -10,7 +10,7 @@ from pathlib import Path
 import products_of_every_kind
 import pytest
 
-from tilesmith.core.device import installed
+from tilesmith.core.device import installed, named
 from tilesmith.runtime import archive
 
 PROGRAM = Path(products_of_every_kind.__file__)
@@ -40,8 +40,8 @@ def test_built_ahead_products_need_no_nvrtc_and_have_the_bits_of_compiled_ones(k
 
 def whole_archive(arch: str) -> archive.Archive | None:
     """One that is installed, with every kernel that these sources have."""
-    build = importlib.import_module("tilesmith.cli.build")
-    kernels = len(build._kernels(arch, [], None))
+    build = importlib.import_module("tilesmith.cli.build_run")
+    kernels = len(build._kernels(named(arch), [], None))
     return next((each for each in archive.installed(arch) if each.is_current and len(each) >= kernels), None)
 
 

@@ -72,7 +72,7 @@ def test_what_was_built_comes_back_without_nvrtc_as_nvrtc_compiles_it_again(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = kernels_of_a_product()
-    monkeypatch.setattr("tilesmith.cli.build.catalogue", lambda gpu: kernels)
+    monkeypatch.setattr("tilesmith.cli.build_run.catalogue", lambda gpu: kernels)
     result = CliRunner().invoke(main, ["build", "--arch", ARCH])
     assert result.exit_code == 0, result.output
     assert len(list(cache.entries())) == len(kernels) == 3

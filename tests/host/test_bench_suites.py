@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tilesmith
-from tilesmith.bench import runner, suites, timing
+from tilesmith.bench import runner, suites, timing, vocabulary
 from tilesmith.bench.contenders import Contender, Operands, WrongResultError, checked, contenders, ours, torchs
 from tilesmith.bench.results import AGAIN, OURS, TORCH
 from tilesmith.bench.suites import Product
@@ -27,7 +27,7 @@ def test_every_product_is_planned(suite: str) -> None:
         assert (plan.problem.m * plan.problem.n * plan.problem.k * plan.problem.batches) == (
             product.m * product.n * product.k * max(product.batch, 1)
         )
-        assert runner.opponents(product.against)
+        assert vocabulary.opponents(product.against)
 
 
 def test_a_suite_is_its_products_with_each_of_the_values_of_a_list() -> None:

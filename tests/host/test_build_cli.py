@@ -12,11 +12,12 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from tilesmith.cli import INTERRUPTED, UnusableError, main
+from tilesmith.cli import INTERRUPTED, main
 from tilesmith.core import device as devices
 from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel
 from tilesmith.core.problem import Problem
+from tilesmith.kernels import catalogue
 from tilesmith.planner import choose
 from tilesmith.runtime import archive, cache, compiler, cubins, source
 
@@ -82,7 +83,7 @@ def test_a_build_writes_what_nvrtc_compiles_and_says_what(tmp_path: Path) -> Non
 
 def test_a_build_of_no_product_has_every_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = list(expected())
-    monkeypatch.setattr("tilesmith.cli.build.catalogue", lambda gpu: some if gpu.arch == ARCH else [])
+    monkeypatch.setattr("tilesmith.cli.build_run.catalogue", lambda gpu: some if gpu.arch == ARCH else [])
     monkeypatch.setattr(compiler, "_compile", lambda text, arch: (text.encode(), ""))
     file = tmp_path / "kernels.archive"
     result = CliRunner().invoke(main, ["build", "--arch", ARCH, "--output", str(file), "--json"])
@@ -90,29 +91,39 @@ def test_a_build_of_no_product_has_every_kernel(monkeypatch: pytest.MonkeyPatch,
     assert json.loads(result.stdout)["kernels"] == len(some)
 
 
-def test_an_architecture_that_no_known_gpu_has_is_built_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("gpu", ["sm_86", "RTX 3090", "sm_103", "sm_120"])
+def test_an_archive_is_built_for_any_gpu_from_turing_on(
+    gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(compiler, "_compile", lambda text, arch: (f"{arch} {text}".encode(), ""))
     file = tmp_path / "kernels.archive"
-    arguments = ["build", "--arch", "sm_86", "--output", str(file), "--json"]
-    refused = CliRunner().invoke(main, arguments)
-    assert refused.exit_code == UnusableError.exit_code and "build it there" in refused.stderr
-    assert not file.exists()
+    result = CliRunner().invoke(main, ["build", "--shape", "64x64x64", "--gpu", gpu, "--output", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["arch"] == named(gpu).arch
+    assert archive.Archive(file).arch == named(gpu).arch
+
+
+def test_an_archive_has_the_kernels_of_the_gpu_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = list(expected())
-    here = replace(named("a100"), name="another", capability=(8, 6))
+    here = replace(named("b200"), name="another", capability=(10, 3))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(devices, "installed", lambda index: here)
-    monkeypatch.setattr("tilesmith.cli.build.catalogue", lambda gpu: some if gpu == here else [])
+    monkeypatch.setattr("tilesmith.cli.build_run.catalogue", lambda gpu: some if gpu == here else [])
     monkeypatch.setattr(compiler, "_compile", lambda text, arch: (text.encode(), ""))
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(main, ["build", "--output", str(tmp_path / "kernels.archive"), "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["kernels"] == len(some)
+    assert (json.loads(result.stdout)["kernels"], json.loads(result.stdout)["arch"]) == (len(some), "sm_100")
+
+
+@pytest.mark.parametrize("gpu", ["t4", "sm_80", "sm_103"])
+def test_what_is_built_for_other_gpus_has_no_kernel_of_hoppers(gpu: str) -> None:
+    assert {kernel.source for kernel in catalogue(named(gpu))} == {"kernels/simt/simt.cu"}
 
 
 def test_an_interrupted_build_leaves_no_archive(own_cache: Path, tmp_path: Path) -> None:
     script = f"""
-import time
+import sys, time
 from tilesmith.cli import main
 from tilesmith.runtime import compiler
 def slow(*_):
@@ -120,13 +131,20 @@ def slow(*_):
     time.sleep(1)
     return b"cubin", ""
 compiler._compile = slow
-main(["build", *{PRODUCT!r}, "--arch", "{ARCH}", "--jobs", "1"])
+sys.argv[1:] = ["build", *{PRODUCT!r}, "--arch", "{ARCH}", "--jobs", "1"]
+main()
 """
-    building = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert building.stdout is not None
+    building = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert building.stdout is not None and building.stderr is not None
     assert building.stdout.readline() == "compiling\n"
     time.sleep(0.2)
     building.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    building.send_signal(signal.SIGINT)  # someone is impatient
     assert building.wait(timeout=60) == INTERRUPTED
+    assert building.stderr.read().strip() == "interrupted"
     building.stdout.close()
+    building.stderr.close()
     assert {path.suffix for path in own_cache.iterdir()} <= {".cubin"}

@@ -1,5 +1,6 @@
 """Cubins on disk: kept, shared by processes, and never trusted blindly."""
 
+import hashlib
 import multiprocessing
 import os
 import re
@@ -198,6 +199,35 @@ def test_entries_tells_the_size_and_the_last_use() -> None:
     assert entry.path == cache_dir.directory() / (cache.key(SOURCE, ARCH) + ".cubin")
     assert entry.size == entry.path.stat().st_size > 1000
     assert start - 5 < entry.used < time.time() + 5
+
+
+def test_an_entry_says_of_which_kernel_it_is_and_to_look_is_not_to_use_it(own_cache: Path) -> None:
+    about = cache.About("gemm", "128x256", ARCH)
+    cache.cubin(SOURCE, ARCH, Compiler(), about=about)
+    (path,) = own_cache.iterdir()
+    os.utime(path, (1000, 1000))
+    for _ in range(2):
+        (entry,) = cache.entries()
+        assert (entry.about, entry.made, entry.used, entry.is_emulated) == (about, 1000, 1000, False)
+    assert cache.cubin(SOURCE, ARCH, never) == Compiler().cubin
+
+
+def test_entries_of_an_earlier_version_are_used_and_listed_without_words(own_cache: Path) -> None:
+    own_cache.mkdir(parents=True, mode=0o700)
+    path = own_cache / (cache.key(SOURCE, ARCH) + ".cubin")
+    path.write_bytes(b"tilesmith-cubin-1\n" + hashlib.sha256(b"old").digest() + b"old")
+    assert cache.cubin(SOURCE, ARCH, never) == b"old"
+    (entry,) = cache.entries()
+    assert (entry.path, entry.about) == (path, cache.About())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_entries_are_listed(damage: str) -> None:
+    cache.cubin(SOURCE, ARCH, Compiler(b"right " * 100))
+    (entry,) = cache.entries()
+    entry.path.write_bytes(DAMAGES[damage](entry.path.read_bytes()))
+    (again,) = cache.entries()
+    assert again.path == entry.path
 
 
 def test_clear_removes_entries_and_leftovers_and_nothing_else(own_cache: Path) -> None:

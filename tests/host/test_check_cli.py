@@ -10,8 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from tilesmith.cli import check as command
-from tilesmith.cli import main
+from tilesmith.cli import check_run, main
 from tilesmith.core import device as devices
 from tilesmith.kernelbench import check_all
 from tilesmith.kernelbench.check.sandbox import Limits
@@ -24,8 +23,8 @@ WRONG = Verdict("strict", (Finding("builds", False, "cuda.cu(3): error: expected
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
-    for name in ("problem.py", "candidate.py"):
-        (tmp_path / name).write_text("")
+    (tmp_path / "problem.py").write_text("Model = get_inputs = get_init_inputs = None")
+    (tmp_path / "candidate.py").write_text("")
     return str(tmp_path / "problem.py"), str(tmp_path / "candidate.py")
 
 
@@ -63,7 +62,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Verdict | Excep
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(devices, "installed", lambda index: devices.named("h200"))
-    for module in (command, check_all):
+    for module in (check_run, check_all):
         monkeypatch.setattr(module, "Judge", Judge)
     return asked
 

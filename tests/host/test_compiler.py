@@ -1,9 +1,9 @@
 """NVRTC: what it makes of our kernels for every architecture, and what we say when it is not there."""
 
 import builtins
-import importlib.metadata
 import re
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -52,7 +52,7 @@ def test_a_constant_that_contradicts_the_kernel_does_not_compile() -> None:
 
 
 def test_the_version_is_nvrtcs_own() -> None:
-    installed = importlib.metadata.version("nvidia-cuda-nvrtc").split(".")
+    installed = metadata.version("nvidia-cuda-nvrtc").split(".")
     assert compiler.version() == (int(installed[0]), int(installed[1]))
 
 
@@ -98,18 +98,26 @@ def test_missing_bindings_and_a_missing_library_say_what_to_install(
             raise ModuleNotFoundError(missing)
         return real(name, *rest, **more)
 
+    def without_bindings(name: str) -> str:
+        if name == "cuda-bindings":
+            raise metadata.PackageNotFoundError(name)
+        return "13.0"
+
     def not_found() -> None:
         raise RuntimeError(missing)
 
     if "cuda" in missing:
         monkeypatch.setattr(builtins, "__import__", without_cuda)
+        monkeypatch.setattr(metadata, "version", without_bindings)
+        command = 'pip install "cuda-bindings>=13,<14"'  # NVRTC is here
     else:
+        command = 'pip install --force-reinstall "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc>=13,<14"'
         monkeypatch.setattr(compiler._nvrtc(), "nvrtcVersion", not_found)
     for call in (lambda: compiler.compile(TRIVIAL, "sm_90a"), compiler.version, lambda: cache.cubin(TRIVIAL, "sm_80")):
         with pytest.raises(UnavailableError) as info:
             call()
         assert missing in str(info.value)
-        assert 'pip install "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc>=13,<14"' in str(info.value)
+        assert str(info.value).endswith(command)
 
 
 ALIGNED = "aligned, by rows"  # a's vectors run along K, b's across it

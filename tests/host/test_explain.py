@@ -338,7 +338,8 @@ def test_with_a_gpu_it_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(device, "installed", lambda index: here)
     found = tilesmith.explain(meta(512, 512), meta(512, 512))
-    assert (found.gpu, found.notes) == ("Some GPU", ())
+    note = "No rates were fitted on Some GPU: times are estimated with those of NVIDIA H200."
+    assert (found.gpu, found.notes) == ("Some GPU", (note,))
     assert found.estimate.clock_hz == 1e9
     assert found.work.bounds is not None and found.work.bounds.bytes_per_second == 128e9
     assert tilesmith.explain(meta(512, 512), meta(512, 512), gpu="t4").gpu == "Tesla T4"
@@ -361,7 +362,7 @@ def test_an_estimate_below_the_roofline_says_why() -> None:
 def test_operands_that_are_converted_first_are_explained_as_such() -> None:
     a, b = meta(64, 64), meta(64, 64, dtype=torch.float16)
     found = tilesmith.explain(a, b, accuracy="fp32", gpu="a100")
-    assert "converted to float32 first" in found.notes[0]
+    assert "converted to float32 first" in found.notes[1]
     assert found.product == "64 x 64 x 64 float32"
     with pytest.raises(RuntimeError, match="same dtype"):
         tilesmith.explain(a, b, gpu="a100")
@@ -421,7 +422,7 @@ def test_the_example_in_the_documentation_is_what_the_command_prints() -> None:
         (["4096x0x5"], "has a size of 0"),
         (["5x6x7:nx"], "has the layout 'nx'; it is one of nn, nt, tn and tt"),
         (["5x6x7:nn:0"], "has a batch of '0'"),
-        (["5x6x7", "--gpu", "k80"], "'k80' is not one of 'h200'"),
+        (["5x6x7", "--gpu", "k80"], "unknown GPU 'k80'; known are h200"),
         (["5x6x7", "--dtype", "complex64"], "'complex64' is not one of"),
         ([], "Missing argument"),
     ],

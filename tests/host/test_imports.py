@@ -17,6 +17,7 @@ PACKAGE = Path(str(resources.files("tilesmith")))
 # "" is the package's own __init__.
 BELOW: dict[str, set[str]] = {
     "version": set(),
+    "process": set(),
     "core": {"version"},
     "kernels": {"core"},
     "planner": {"kernels"},
@@ -28,7 +29,8 @@ BELOW: dict[str, set[str]] = {
     "api": {"torch_ops"},
     "ahead": {"torch_ops", "override", "explain"},
     "nn": {"api"},
-    "": {"nn", "ahead", "emulator"},
+    "names": {"nn", "ahead", "emulator"},
+    "": {"names", "process"},
     "bench": {""},
     "kernelbench": {"bench"},
     "cli": {"kernelbench"},

@@ -94,7 +94,7 @@ def test_numbers_are_what_the_file_says() -> None:
 
 def test_other_files_have_facts_alone_and_say_that_they_were_not_measured() -> None:
     others = gpu_files()[1:]
-    assert {each.key for each in others} == {"h100", "a100", "l4", "rtx4090", "t4"}
+    assert {each.key for each in others} == {"h100", "a100", "b200", "l4", "rtx3090", "rtx4090", "rtx5090", "t4"}
     assert all(not each.tables and "not measured here" in each.facts.source for each in others)
 
 

@@ -128,7 +128,7 @@ class TestTuning:
 
         monkeypatch.setattr(timing, "interleaved", interleaved)
         monkeypatch.setattr(tuning, "compiled", compiled)
-        monkeypatch.setattr(cache, "cubin", lambda text, arch: b"")
+        monkeypatch.setattr(cache, "cubin", lambda text, arch, about: b"")
         monkeypatch.setattr(tuning, "_operand", lambda problem, matrix: torch.empty(0))
         monkeypatch.setattr(device, "installed", lambda index: H200)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -164,7 +164,7 @@ class TestTuning:
 
     def test_the_command_keeps_winners_and_reports_regret(self, tmp_path: Path) -> None:
         target = tmp_path / "t.json"
-        arguments = ["tune", "--shape", "512x4096x512", "--dtype", "bfloat16", "--json", str(target)]
+        arguments = ["tune", "--shape", "512x4096x512", "--dtype", "bfloat16", "--record", str(target)]
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0, done.output
         assert "regret: geometric mean" in done.output

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,12 +17,10 @@ from tilesmith.bench.errors import Error, error
 from tilesmith.bench.precision import best_class, bounds_of_product
 from tilesmith.bench.results import AGAIN, OURS, TORCH
 from tilesmith.bench.suites import OVERRIDDEN, Product, random_tensor
+from tilesmith.bench.vocabulary import Opponent
 from tilesmith.core.accuracy import Accuracy, resolve
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.problem import Problem
-
-Opponent = Literal["torch", "torch-tf32", "torch-compile", "triton"]
-OPPONENTS: Final[tuple[Opponent, ...]] = get_args(Opponent)
 
 Call = Callable[[], Tensor]
 

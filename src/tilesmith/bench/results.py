@@ -298,7 +298,8 @@ class Results:
                 unfinished=tuple(data["unfinished"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} has no results of tilesmith bench: {error}") from error
+            reason = str(error) if isinstance(error, ValueError) else "it is JSON of another kind"
+            raise ValueError(f"{path} has no results of tilesmith bench: {reason}") from error
 
 
 def finite(value: Any) -> Any:

@@ -18,10 +18,11 @@ import torch
 import tilesmith
 from tilesmith.bench import gpu_state, timing
 from tilesmith.bench.ahead import compile_ahead
-from tilesmith.bench.contenders import OPPONENTS, Contender, Operands, Opponent, checked, contenders, precision_of
+from tilesmith.bench.contenders import Contender, Operands, checked, contenders, precision_of
 from tilesmith.bench.results import AGAIN, OURS, TORCH, Competitor, Entry, Environment, Fastest
 from tilesmith.bench.suites import OVERRIDDEN, Product
 from tilesmith.bench.tuning import tune
+from tilesmith.bench.vocabulary import SECONDS, Opponent, opponents
 from tilesmith.core import accuracy as accuracies
 from tilesmith.core import device as devices
 from tilesmith.core import nvml
@@ -50,19 +51,7 @@ class Settings:
     against: tuple[Opponent, ...] | None = None
     accuracy: Accuracy | None = None
     warm_l2: bool = False
-    seconds: float = 4.0  # for each product, at most, once its kernels are there
-
-
-def opponents(text: str) -> tuple[Opponent, ...]:
-    """The opponents that a list with commas names, in our order. ValueError for one that is not there.
-
-    >>> opponents("triton, torch")
-    ('torch', 'triton')
-    """
-    chosen = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in chosen if name not in OPPONENTS]:
-        raise ValueError(f"{', '.join(unknown)}: choose from {', '.join(OPPONENTS)}")
-    return tuple(name for name in OPPONENTS if name in chosen)
+    seconds: float = SECONDS  # for each product, at most, once its kernels are there
 
 
 def compile_kernels(products: Iterable[Product], settings: Settings) -> None:

@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from itertools import product as combinations
 from typing import Any, Final, Literal
 
@@ -22,10 +21,8 @@ import torch
 
 from tilesmith.bench.distributions import operands as drawn
 from tilesmith.bench.sweep import AnyShapes, Sweep
+from tilesmith.bench.vocabulary import SUITES_FOLDER
 from tilesmith.core.accuracy import Accuracy
-
-_FOLDER: Final = resources.files("tilesmith.bench") / "suites"
-NAMES: Final = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if ".toml" in file.name))
 
 Clock = Literal["gpu", "wall"]  # between two events on the stream; by the host's clock, in a loop of calls
 Operator = Literal["matmul", "dispatched", "linear", "mm", "addmm", "bmm", "baddbmm"]
@@ -138,14 +135,15 @@ def load(name: str, seed: int | None = None, count: int | None = None) -> tuple[
 def is_drawn(name: str) -> bool:
     """Whether the products of a suite are those of a seed.
 
-    >>> [name for name in NAMES if is_drawn(name)]
+    >>> from tilesmith.bench.vocabulary import SUITES
+    >>> [name for name in SUITES if is_drawn(name)]
     ['random']
     """
     return "random" in _suite(name)
 
 
 def _suite(name: str) -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text())
+    return tomllib.loads((SUITES_FOLDER / f"{name}.toml").read_text())
 
 
 def _combinations(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -160,7 +158,9 @@ def _combinations(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def random_tensor(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Normal floats, or integers over the type's whole range."""
+    """Normal floats, or integers over the type's whole range. On the meta device there are no values to draw."""
+    if str(device) == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
     if dtype.is_floating_point:
         return torch.randn(shape, dtype=dtype, device=device, generator=generator)
     limits = torch.iinfo(dtype)

@@ -1,26 +1,21 @@
 """`tilesmith check`: whether a candidate for a problem of KernelBench's kind is right, how exact, and how fast."""
 
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 import click
-import torch
 
-from tilesmith.cli import UnusableError, json_option, print_json, progress_line
-from tilesmith.core import device as devices
-from tilesmith.core.accuracy import Accuracy
-from tilesmith.kernelbench.check.judge import Judge
-from tilesmith.kernelbench.check.sandbox import Limits
-from tilesmith.kernelbench.check.verdict import Mode, Verdict
-from tilesmith.kernelbench.check_all import CheckAll, summary
-from tilesmith.kernelbench.problem_file import ProblemError, problems_in
+from tilesmith.cli import Command, json_option
+from tilesmith.cli.options import Finite
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+if TYPE_CHECKING:
+    from tilesmith.core.accuracy import Accuracy
+    from tilesmith.kernelbench.check.verdict import Mode
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("problem", type=click.Path(exists=True, path_type=Path), required=False)
 @click.argument("candidate", type=_FILE, required=False)
 @click.option(
@@ -46,7 +41,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=300.0,
     show_default=True,
     help="Seconds that the build, and each later step, may take.",
@@ -58,8 +53,8 @@ def check(
     candidate: Path | None,
     every: bool,
     modules: Path | None,
-    mode: Mode,
-    accuracy: Accuracy,
+    mode: "Mode",
+    accuracy: "Accuracy",
     timeout: float,
     sanitize: bool,
     as_json: bool,
@@ -70,23 +65,14 @@ def check(
     process of its own. Exits with 1 if it is wrong or does not build, and with 2 if it could not be judged.
     """
     _check_usage(problem, candidate, every=every, modules=modules, sanitize=sanitize)
-    if not torch.cuda.is_available():
-        raise UnusableError("check runs candidates on an NVIDIA GPU, and torch finds none here")
+    from tilesmith.cli import check_run
+    from tilesmith.kernelbench.check.sandbox import Limits
+
+    limits = Limits(seconds=timeout)
     if every:
-        _check_all(problem, modules, mode, accuracy, Limits(seconds=timeout), as_json=as_json)
-        return
-    assert problem is not None and candidate is not None
-    try:
-        with progress_line("starting") as say, Judge(problem, limits=Limits(seconds=timeout), say=say) as judge:
-            verdict = judge(candidate, mode=mode, accuracy=accuracy, sanitize=sanitize)
-    except ProblemError as error:
-        raise UnusableError(str(error)) from error
-    if as_json:
-        print_json(_report(problem, candidate, verdict))
-    else:
-        click.echo(verdict.describe())
-    if not verdict.right:
-        raise click.exceptions.Exit(1)
+        check_run.check_all(problem, modules, mode, accuracy, limits, as_json=as_json)
+    elif problem is not None and candidate is not None:
+        check_run.check(problem, candidate, mode, accuracy, limits, sanitize=sanitize, as_json=as_json)
 
 
 def _check_usage(
@@ -99,32 +85,3 @@ def _check_usage(
         raise click.UsageError("name a problem and a candidate, or --all")
     elif problem.is_dir() or modules is not None:
         raise click.UsageError("a folder of problems needs --all, and so does --modules")
-
-
-def _check_all(
-    folder: Path | None, modules: Path | None, mode: Mode, accuracy: Accuracy, limits: Limits, *, as_json: bool
-) -> None:
-    problems = problems_in(folder)
-    if not problems:
-        raise UnusableError(f"{folder} has no problem files")
-    with tempfile.TemporaryDirectory() as temporary:
-        where = Path(temporary) if modules is None else modules
-        where.mkdir(parents=True, exist_ok=True)
-        here = devices.installed(torch.cuda.current_device())
-        judge_all = CheckAll(here, where, mode, accuracy, limits)
-        found = judge_all(problems, (lambda each: None) if as_json else (lambda each: click.echo(str(each))))
-        judged = [(each, each.verdict) for each in found if each.verdict is not None]
-        reports = [_report(each.problem, where / each.problem, verdict) for each, verdict in judged]
-    if as_json:
-        refused = {each.problem: each.refused for each in found if each.verdict is None}
-        print_json({"reports": reports, "refused": refused})
-    else:
-        click.echo("\n".join(summary(found)))
-    if not all(each.right for each in found):
-        raise click.exceptions.Exit(1)
-
-
-def _report(problem: str | Path, candidate: Path, verdict: Verdict) -> dict[str, Any]:
-    """What `--json` prints of a candidate: the verdict, with what follows from it near the beginning."""
-    first = {"mode": verdict.mode, "right": verdict.right, "precision": verdict.precision}
-    return {"problem": str(problem), "candidate": str(candidate), **first, **asdict(verdict)}

@@ -4,163 +4,54 @@ With a GPU they are multiplied at full size, checked against float64 and timed a
 planned for an H200 and compiled for it, and the same kernels multiply small ones in the emulator.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
-import torch
-from rich.console import Console
 
-import tilesmith
-from tilesmith.bench import suites, timing
-from tilesmith.bench.errors import Error, error
-from tilesmith.bench.suites import Product
-from tilesmith.cli import UnusableError, console, json_option, print_json
-from tilesmith.cli.demo_parts import ERRORS, ROUNDINGS, format_sizes, is_accurate, table
-from tilesmith.cli.demo_preview import Preview, preview, print_preview
-from tilesmith.cli.products import progress_bar
-from tilesmith.core import device
-from tilesmith.core.errors import UnavailableError
-from tilesmith.core.problem import Problem
-from tilesmith.planner import choose
+from tilesmith.cli import Command, json_option, print_json
+from tilesmith.cli.output import progress_bar
+
+if TYPE_CHECKING:
+    from tilesmith.cli.demo_measure import Measurement
+    from tilesmith.cli.demo_preview import Preview
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One product on the GPU."""
-
-    product: str
-    sizes: tuple[int, int, int]  # M, K, N
-    plan: str
-    ours_ms: float
-    torch_ms: float
-    speedup: float  # torch's time by ours
-    tflops: float
-    ours_error: Error
-    torch_error: Error
-    accurate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """What a machine with a GPU can say."""
-
-    gpu: str
-    arch: str
-    products: tuple[Measured, ...]
-    accurate: bool
-    not_measured: tuple[str, ...]
-
-
-@click.command()
+@click.command(cls=Command)
 @json_option
 def demo(as_json: bool) -> None:
     """Multiply the five reference products, or where there is no GPU small ones in the emulator.
 
     Exits with 1 if a result is less exact than it must be, and with 2 if the machine lacks something needed.
     """
-    try:
-        result = _run(as_json)
-    except UnavailableError as missing:
-        raise UnusableError(str(missing)) from missing
+    from tilesmith.cli import demo_measure, demo_preview
+
+    result = _run(as_json)
     if as_json:
         print_json(result)
-    elif isinstance(result, Measurement):
-        _print_measurement(result)
+    elif isinstance(result, demo_measure.Measurement):
+        demo_measure.print_measurement(result)
     else:
-        print_preview(result)
+        demo_preview.print_preview(result)
     if not result.accurate:
         raise click.exceptions.Exit(1)
 
 
-def _run(quiet: bool) -> Measurement | Preview:
+def _run(quiet: bool) -> "Measurement | Preview":
+    import torch
+
+    from tilesmith.bench import suites
+    from tilesmith.cli import demo_measure, demo_preview
+    from tilesmith.core import device
+
     products = suites.load("seeds")
-    progress = progress_bar(Console(stderr=True), quiet=quiet)
+    progress = progress_bar(quiet=quiet)
     if torch.cuda.is_available():
         with progress:
-            return measure(progress.track(products, description="Multiplying"))
+            return demo_measure.measure(progress.track(products, description="Multiplying"))
     if not quiet:
         click.echo(
             f"torch finds no GPU here: planning and compiling for an {device.named(device.STAND_IN).name} instead, and "
             "multiplying small products of the same kind with its kernels on the CPU."
         )
     with progress:
-        return preview(progress.track(products, description="Compiling and emulating"))
-
-
-def measure(products: Iterable[Product]) -> Measurement:
-    """Multiplies each product on the current GPU, checks it and times it against torch."""
-    gpu = device.installed(torch.cuda.current_device())
-    arch = gpu.arch  # raises for a GPU that is not supported, before anything is allocated
-    measured: list[Measured] = []
-    not_measured: list[str] = []
-    with timing.float32_precision():
-        for product in products:
-            try:
-                measured.append(_measure(product, gpu))
-            except torch.OutOfMemoryError:
-                not_measured.append(f"{product.name} ({product}): it needs more memory than the GPU has free")
-            torch.cuda.empty_cache()
-    return Measurement(
-        gpu=gpu.name,
-        arch=arch,
-        products=tuple(measured),
-        accurate=all(each.accurate for each in measured),
-        not_measured=tuple(not_measured),
-    )
-
-
-def _measure(product: Product, gpu: device.Device) -> Measured:
-    a, b = product.operands("cuda")
-    problem = Problem.of(a, b)
-    plan = choose(problem, gpu)
-
-    # Poisoned: an element that is not written stays NaN, and so does the error.
-    out = torch.full(problem.out_shape, math.nan, dtype=a.dtype, device=a.device)
-    ours_error = error(tilesmith.matmul(a, b, out=out), a, b)
-    del out
-    torch_error = error(torch.matmul(a, b), a, b)
-
-    times = timing.interleaved({"ours": lambda: tilesmith.matmul(a, b), "torch": lambda: torch.matmul(a, b)})
-    ours_ms, torch_ms = times["ours"].median, times["torch"].median
-    return Measured(
-        product=product.name,
-        sizes=(product.m, product.k, product.n),
-        plan=plan.name,
-        ours_ms=ours_ms,
-        torch_ms=torch_ms,
-        speedup=torch_ms / ours_ms,
-        tflops=problem.flops / ours_ms * 1e-9,
-        ours_error=ours_error,
-        torch_error=torch_error,
-        accurate=is_accurate(ours_error, product.k),
-    )
-
-
-def _print_measurement(result: Measurement) -> None:
-    out = console()
-    shown = table(out, f"float32 products on {result.gpu} ({result.arch})", "product", "plan")
-    for heading in ("ours ms", "torch ms", "ratio", "TFLOP/s"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("error ours", "error torch"):
-        shown.add_column(heading, justify="right")
-    for each in result.products:
-        shown.add_row(
-            *(f"{each.product}\n{format_sizes(each.sizes)}", each.plan),
-            *(f"{each.ours_ms:.3f}", f"{each.torch_ms:.3f}", f"{each.speedup:.2f}", f"{each.tflops:.1f}"),
-            *(str(each.ours_error), str(each.torch_error)),
-            style=None if each.accurate else "red",
-        )
-    out.print(shown)
-    out.print(
-        "Sizes are M x K x N. Times are medians, ours and torch's taken in turn; the ratio is torch's time by ours, "
-        f"and TFLOP/s are ours. Errors are against float64, {ERRORS}."
-    )
-    for missed in result.not_measured:
-        out.print(f"Not measured: {missed}.", style="yellow")
-    wrong = [each.product for each in result.products if not each.accurate]
-    if wrong:
-        out.print(f"NOT ACCURATE: {', '.join(wrong)}.", style="red")
-    elif result.products:
-        out.print(f"Accurate: no element is off by more than {ROUNDINGS} sqrt(K) roundings of float32.")
+        return demo_preview.preview(progress.track(products, description="Compiling and emulating"))

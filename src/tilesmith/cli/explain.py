@@ -1,22 +1,23 @@
 """`tilesmith explain`: the plan of a product as a person reads it. It needs no GPU."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-import tilesmith
 from tilesmith.bench import shapes
-from tilesmith.cli import UnusableError, json_option, print_json
-from tilesmith.cli.products import DTYPES
-from tilesmith.core.accuracy import ACCURACIES
-from tilesmith.core.device import KNOWN_GPUS
-from tilesmith.core.epilogue import ACTIVATIONS
-from tilesmith.core.errors import UnavailableError
+from tilesmith.cli import Command, UnusableError, columns, json_option, print_json
+from tilesmith.cli.options import DTYPE, SHAPE, SHAPE_SYNTAX, gpu_option
+from tilesmith.core.vocabulary import ACCURACIES, ACTIVATIONS
+
+if TYPE_CHECKING:
+    from tilesmith.core.device import Device
 
 
-@click.command()
-@click.argument("shape", metavar=shapes.SYNTAX)
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True, help="Of A and B.")
+@click.command(cls=Command)
+@click.argument("shape", type=SHAPE, metavar=SHAPE_SYNTAX)
+@click.option("--dtype", type=DTYPE, default="float32", show_default=True, help="Of A and B.")
 @click.option("--accuracy", type=click.Choice(ACCURACIES), help="Of float32; as torch is set if not given.")
-@click.option("--gpu", type=click.Choice(list(KNOWN_GPUS)), help="The GPU here if not given, or an H200.")
+@gpu_option("If not given, the GPU here, or where there is none an H200.")
 @click.option("--bias", is_flag=True, help="A vector is added to its rows.")
 @click.option("--activation", type=click.Choice(ACTIVATIONS), help="Of the sums.")
 @click.option("--residual", is_flag=True, help="A matrix is added last.")
@@ -25,7 +26,7 @@ def explain(
     shape: str,
     dtype: str,
     accuracy: str | None,
-    gpu: str | None,
+    gpu: "Device | None",
     bias: bool,
     activation: str | None,
     residual: bool,
@@ -36,10 +37,10 @@ def explain(
     The product is M x K by K x N, e.g. 4096x1024x2048. LAYOUT says how A and B are stored, n for rows and t for
     transposed: 2048x8192x4096:tn. BATCH is how many matrices there are of each: 512x1024x2048::128.
     """
-    try:
-        product = shapes.parse(shape, dtype)
-    except ValueError as wrong:
-        raise UnusableError(str(wrong)) from None
+    import tilesmith
+    from tilesmith.core.numbers import lines_of
+
+    product = shapes.parse(shape, dtype)
     try:
         a, b = product.operands("meta")
         explanation = tilesmith.explain(
@@ -50,9 +51,10 @@ def explain(
             accuracy=accuracy,
             gpu=gpu,
         )
-    except (UnavailableError, NotImplementedError, RuntimeError) as wrong:
+    except RuntimeError as wrong:
         raise UnusableError(str(wrong)) from wrong
     if as_json:
         print_json(explanation)
     else:
-        click.echo(str(explanation))
+        with lines_of(columns()):
+            click.echo(str(explanation))

@@ -1,24 +1,22 @@
-"""How commands are told which products to take, and how they show that they are at it."""
+"""How commands are told which products to take."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tilesmith.bench import suites
-from tilesmith.bench.shapes import SYNTAX, parse
-from tilesmith.bench.suites import Product
-from tilesmith.core.accuracy import ACCURACIES
-from tilesmith.core.problem import OUT_DTYPES
+from tilesmith.bench.vocabulary import SUITES
+from tilesmith.cli.options import DTYPE, SHAPE, SHAPE_SYNTAX
+from tilesmith.core.vocabulary import ACCURACIES
 
-DTYPES: Final = [str(dtype).removeprefix("torch.") for dtype in OUT_DTYPES]
+if TYPE_CHECKING:
+    from tilesmith.bench.suites import Product
+
 _GIVEN: Final = "shapes"  # the suite of what the command line names
 
-Command = Callable[..., Any]
+Callback = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,10 @@ class Named:
     def __bool__(self) -> bool:
         return bool(self.names or self.shapes)
 
-    def products(self) -> Iterator[tuple[str, Product]]:
+    def products(self) -> Iterator[tuple[str, "Product"]]:
         """Each with its suite."""
+        from tilesmith.bench import shapes, suites
+
         if (self.seed, self.count) != (None, None) and not any(map(suites.is_drawn, self.names)):
             raise click.UsageError("--seed and --count are for a suite that is drawn: --suite random")
         for name in self.names:
@@ -43,14 +43,11 @@ class Named:
                 suite = f"{name}: {product.origin}" if product.origin else name
                 yield suite, replace(product, dtype=self.dtype or product.dtype)
         for shape in self.shapes:
-            try:
-                product = parse(shape)
-            except ValueError as error:
-                raise click.BadParameter(str(error), param_hint="--shape") from error
+            product = shapes.parse(shape)
             yield _GIVEN, replace(product, dtype=self.dtype or product.dtype)
 
 
-def product_options(command: Command) -> Command:
+def product_options(command: Callback) -> Callback:
     """The options that name products, as `named`; and --accuracy, as `accuracy`."""
 
     @wraps(command)
@@ -67,20 +64,20 @@ def product_options(command: Command) -> Command:
 
     several, of_random = "may be repeated", "of the suite `random`, instead of its own"
     options = (
-        click.option("--suite", "names", type=click.Choice(suites.NAMES), multiple=True, help=f"A suite; {several}."),
-        click.option("--shape", "shapes", multiple=True, help=f"{SYNTAX}, as 2048x8192x4096:tn; {several}."),
-        click.option("--dtype", type=click.Choice(DTYPES), help="The operands' type, instead of the suite's."),
+        click.option("--suite", "names", type=click.Choice(SUITES), multiple=True, help=f"A suite; {several}."),
+        click.option(
+            *("--shape", "shapes"),
+            type=SHAPE,
+            metavar="SHAPE",
+            multiple=True,
+            help=f"{SHAPE_SYNTAX}, as 2048x8192x4096:tn; {several}.",
+        ),
+        click.option("--dtype", type=DTYPE, help="The operands' type, instead of the suite's."),
         click.option("--accuracy", type=click.Choice(ACCURACIES), help="How exact products of float32 must be."),
         click.option("--seed", type=int, help=f"The seed {of_random}."),
         click.option("--count", type=click.IntRange(min=1), help=f"How many products {of_random}."),
     )
-    decorated: Command = with_named
+    decorated: Callback = with_named
     for option in reversed(options):
         decorated = option(decorated)
     return decorated
-
-
-def progress_bar(console: Console, *, quiet: bool = False) -> Progress:
-    """One with the time left."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet)

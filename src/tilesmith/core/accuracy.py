@@ -5,12 +5,12 @@ A call says `accuracy="fp32"`, or None to follow torch's setting at that time. W
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
 import torch
 
-Accuracy = Literal["fp32", "tf32", "ieee"]
-ACCURACIES: Final[tuple[Accuracy, ...]] = get_args(Accuracy)
+from tilesmith.core.vocabulary import ACCURACIES as ACCURACIES
+from tilesmith.core.vocabulary import Accuracy as Accuracy
 
 _MIXING: Final = ("fp32", "tf32")
 

@@ -10,20 +10,14 @@ from typing import Final
 import torch
 from torch.autograd import forward_ad
 
+from tilesmith.core import vocabulary
 from tilesmith.core.accuracy import may_mix
 from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
 
 # The element types that can be multiplied, each with the types its result may have.
 OUT_DTYPES: Final[dict[torch.dtype, tuple[torch.dtype, ...]]] = {
-    torch.float64: (torch.float64,),
-    torch.float32: (torch.float32,),
-    torch.float16: (torch.float16, torch.float32),
-    torch.bfloat16: (torch.bfloat16, torch.float32),
-    torch.int8: (torch.int8, torch.int32),
-    torch.uint8: (torch.uint8, torch.int32),
-    torch.int16: (torch.int16, torch.int32),
-    torch.int32: (torch.int32,),
-    torch.int64: (torch.int64,),
+    getattr(torch, operand): tuple(getattr(torch, result) for result in results)
+    for operand, results in vocabulary.OUT_DTYPES.items()
 }
 
 SIXTEEN_BITS: Final = (torch.float16, torch.bfloat16)  # what float32 can be multiplied with

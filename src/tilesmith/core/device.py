@@ -1,11 +1,10 @@
 """A GPU as the planner sees it: a frozen value, read from the machine or known by name."""
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
-
-import torch
 
 from tilesmith.core.errors import UnavailableError
 from tilesmith.core.gpu_files import GpuFile, gpu_files
@@ -22,6 +21,7 @@ _ARCHITECTURES: Final[dict[tuple[int, int], tuple[str, int]]] = {
     (12, 0): ("sm_120a", 128),
 }
 ARCHITECTURES: Final[tuple[str, ...]] = tuple(arch for arch, _ in _ARCHITECTURES.values())
+_ARCHITECTURE: Final = re.compile(r"(?:sm_?)?([0-9]{1,2})\.?([0-9])[af]?")  # "sm_90a", "sm_90", "9.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +101,41 @@ STAND_IN: Final = "h200"  # what is planned for where there is no GPU
 
 
 def named(name: str) -> Device:
-    """A GPU by its short name, so that a machine without one can ask what it would do.
+    """A GPU by its name, or by an architecture, so that a machine without one can ask what it would do.
 
-    >>> named("h200").arch
-    'sm_90a'
+    >>> named("NVIDIA H200").arch, named("sm_90").name, named("sm_86").name
+    ('sm_90a', 'NVIDIA H200', 'NVIDIA GeForce RTX 3090')
     """
-    key = name.lower().replace(" ", "").replace("-", "")
-    if key not in KNOWN_GPUS:
-        raise ValueError(f"unknown GPU {name!r}; known are {', '.join(KNOWN_GPUS)}")
-    return KNOWN_GPUS[key]
+    key = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", name.lower())
+    if key in KNOWN_GPUS:
+        return KNOWN_GPUS[key]
+    asked_for = _ARCHITECTURE.fullmatch(name.strip().lower())
+    found = None if asked_for is None else _of_capability((int(asked_for[1]), int(asked_for[2])))
+    if found is None:
+        raise ValueError(
+            f"unknown GPU {name!r}; known are {', '.join(KNOWN_GPUS)}, and the architectures {', '.join(ARCHITECTURES)}"
+        )
+    return found
+
+
+def _of_capability(capability: tuple[int, int]) -> Device | None:
+    """The first known GPU of a compute capability. Of one that none has, a GPU with the sizes of the nearest older one;
+    None if no kernel is for such a GPU."""
+    major, minor = capability
+    family = [gpu for gpu in KNOWN_GPUS.values() if gpu.capability[0] == major and gpu.capability[1] <= minor]
+    if not family:
+        return None
+    nearest = max(family, key=lambda gpu: gpu.capability)  # the first of several
+    if nearest.capability == capability:
+        return nearest
+    return replace(nearest, name=f"GPU of compute capability {major}.{minor}", capability=capability)
 
 
 @cache
 def installed(index: int) -> Device:
     """The GPU with torch's device index `index` in this machine."""
+    import torch  # here alone: what is known by name needs none
+
     p: Any = torch.cuda.get_device_properties(index)  # torch's stub lacks some of its attributes
     return Device(
         name=p.name,

@@ -1,10 +1,10 @@
 """What is done to a product before it is stored."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-ACTIVATIONS: Final = ("relu", "gelu", "gelu_tanh", "silu")
+from tilesmith.core.vocabulary import ACTIVATIONS as ACTIVATIONS
 
 
 class Epilogue(NamedTuple):

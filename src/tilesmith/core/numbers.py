@@ -1,10 +1,14 @@
-"""Numbers and sentences as people read them, 80 columns wide."""
+"""Numbers and sentences as people read them, 80 columns wide or less."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 WIDTH: Final = 80
+_LEAST_WIDTH: Final = 40  # of a paragraph: a narrower one has a word in each line
+_width: Final = ContextVar("_width", default=WIDTH)
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _WORDS: Final = ("no", "one", "two", "three", "four", "five", "six")
 
@@ -61,4 +65,36 @@ def listed(names: Sequence[str]) -> str:
 def paragraph(text: str, first: str = "  ", indent: str | None = None) -> list[str]:
     """Lines of at most 80 columns. `first` opens the first of them, `indent` the others."""
     rest = " " * len(first) if indent is None else indent
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def fitting(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, those that are too long in parts, the later ones further to the right.
+
+    >>> with lines_of(40):
+    ...     list(fitting(["  286.5 GFLOP, 793.8 for each byte that must be moved"]))
+    ['  286.5 GFLOP, 793.8 for each byte that', '    must be moved']
+    """
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        yield from paragraph(line, "", indent) if len(line) > width() else (line,)
+
+
+def width() -> int:
+    """The columns that lines have."""
+    return _width.get()
+
+
+@contextmanager
+def lines_of(columns: int | None) -> Iterator[None]:
+    """Paragraphs that are made within are no wider than this, if that is less than 80 columns.
+
+    >>> with lines_of(50):
+    ...     paragraph("a sentence of about sixty letters, which is no longer than that")
+    ['  a sentence of about sixty letters, which is no', '  longer than that']
+    """
+    token = _width.set(min(WIDTH, max(columns or WIDTH, _LEAST_WIDTH)))
+    try:
+        yield
+    finally:
+        _width.reset(token)

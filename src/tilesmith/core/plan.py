@@ -51,6 +51,12 @@ class Kernel:
         """The kernel that takes parameters like these."""
         return cls(entry, source, constants, *parameters.declared(), threads, shared_bytes, wgmma)
 
+    @property
+    def tile(self) -> str:
+        """The tile of a block, as "128x192"; "" if it has none."""
+        sizes = (getattr(self.constants, name, None) for name in ("tile_m", "tile_n", "tile_k"))
+        return "x".join(str(size) for size in sizes if size is not None)
+
     def __hash__(self) -> int:
         return self._hash
 

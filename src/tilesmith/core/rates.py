@@ -33,6 +33,18 @@ def section(device: Device, name: str, kind: type[T]) -> T:
     return found
 
 
+def stand_in(device: Device) -> str | None:
+    """The GPU whose rates are used for a device that has none of its own; None if it has some.
+
+    >>> from tilesmith.core.device import named
+    >>> stand_in(named("t4")), stand_in(named("h200"))
+    ('NVIDIA H200', None)
+    """
+    fitted = [file for file in gpu_files() if file.tables]
+    nearest = min(fitted, key=lambda file: _distance(file, device.name, device.capability))
+    return None if _is_of(nearest, device.name) else nearest.facts.name
+
+
 def pick(files: tuple[GpuFile, ...], gpu: str, capability: tuple[int, int], name: str, kind: type[T]) -> T:
     """The table `name` of the file that is nearest to a GPU among those that have it."""
     for file in sorted(files, key=lambda file: _distance(file, gpu, capability)):
@@ -43,6 +55,9 @@ def pick(files: tuple[GpuFile, ...], gpu: str, capability: tuple[int, int], name
 
 
 def _distance(file: GpuFile, gpu: str, capability: tuple[int, int]) -> tuple[bool, int, int]:
-    is_own = any(fnmatchcase(gpu, pattern) for pattern in file.facts.names)
     (major, minor), (its_major, its_minor) = capability, file.capability
-    return not is_own, abs(major - its_major), abs(minor - its_minor)
+    return not _is_of(file, gpu), abs(major - its_major), abs(minor - its_minor)
+
+
+def _is_of(file: GpuFile, gpu: str) -> bool:
+    return any(fnmatchcase(gpu, pattern) for pattern in file.facts.names)

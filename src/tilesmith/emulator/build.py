@@ -58,6 +58,7 @@ def library(kernel: Kernel, arch: str, replaced: Mapping[str, str] | None = None
         _key("kernel", unit, *_flat(files), *_KERNEL, *_KERNEL_BY_CLANG, *_HOOKED),
         disk.EMULATED,
         lambda: _library(unit, files),
+        disk.About.of(kernel, arch),
     )
 
 
@@ -109,7 +110,9 @@ def _cpu_options() -> tuple[str, ...]:
 
 
 def _library(unit: str, files: Mapping[str, str]) -> bytes:
-    machine = disk.kept(_key("machine", *_flat(_machine_files()), *_MACHINE), disk.EMULATED, _machine)
+    machine = disk.kept(
+        _key("machine", *_flat(_machine_files()), *_MACHINE), disk.EMULATED, _machine, disk.About("emulator")
+    )
     with tempfile.TemporaryDirectory(prefix="tilesmith-") as name:
         folder = Path(name)
         _write(folder, files)

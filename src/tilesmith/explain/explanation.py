@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilesmith.core.accuracy import ACCURACIES
-from tilesmith.core.numbers import count, paragraph, quantity
+from tilesmith.core.numbers import count, fitting, paragraph, quantity
 from tilesmith.core.plan import Plan, Rejection
 from tilesmith.core.problem import EpilogueSpec
 from tilesmith.core.roofline import Peak
@@ -62,7 +62,7 @@ class Explanation:
         )
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(fitting(self._lines()))
 
     def _lines(self) -> Iterator[str]:
         accuracy = f" as {self.work.precision}" if self.work.precision in ACCURACIES else ""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tilesmith.core.numbers import count, paragraph, percent
+from tilesmith.core.numbers import count, paragraph, percent, width
 from tilesmith.core.plan import Plan, Tiling
 
 _MAX_ROWS: Final = 5  # that are drawn; of more, the first and the last ones
@@ -147,7 +147,8 @@ class Tiles:
 def _draw(rows: Axis, columns: Axis, content: Callable[[int, int], str]) -> Iterator[str]:
     """A grid with the lengths of its rows and columns, and something in each cell. Of many cells, those in the middle
     are left out."""
-    shown = columns.shown(_MAX_COLUMNS)
+    max_columns = min(_MAX_COLUMNS, 1 + (width() - _MARGIN - _GAP - 2) // (_CELL + 1))
+    shown = columns.shown(max_columns)
     margin = " " * _MARGIN
     lengths = [None if column is None else str(columns.length(column)) for column in shown]
     border = margin + _line(["" if column is not None else None for column in shown], "+", "-", "")
@@ -162,7 +163,7 @@ def _draw(rows: Axis, columns: Axis, content: Callable[[int, int], str]) -> Iter
         yield border
     left_out = [
         f"{axis.left_out(most):,} {name}"
-        for axis, most, name in ((rows, _MAX_ROWS, "rows"), (columns, _MAX_COLUMNS, "columns"))
+        for axis, most, name in ((rows, _MAX_ROWS, "rows"), (columns, max_columns, "columns"))
         if axis.left_out(most)
     ]
     if left_out:

@@ -7,14 +7,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from tilesmith.core.errors import CompilationError, UnavailableError
+from tilesmith.core.packages import install_command
 from tilesmith.runtime.source import headers
 
 OPTIONS: Final[tuple[str, ...]] = ("--std=c++17", "--dopt=on")
 
-_INSTALL: Final = (
-    "Tilesmith compiles its kernels with NVRTC, which is not here ({reason}). Install it with: "
-    'pip install "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc>=13,<14"'
-)
+_INSTALL: Final = "Tilesmith compiles its kernels with NVRTC, which is not here ({reason}). Install it with: {command}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def version() -> tuple[int, int]:
     try:
         status, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:  # the bindings are here, the library is not
-        raise UnavailableError(_INSTALL.format(reason=error)) from error
+        raise _unavailable(error) from error
     _check(nvrtc, status)
     return major, minor
 
@@ -82,8 +80,13 @@ def _nvrtc() -> ModuleType:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise UnavailableError(_INSTALL.format(reason=error)) from error
+        raise _unavailable(error) from error
     return nvrtc  # type: ignore[no-any-return]
+
+
+def _unavailable(reason: Exception) -> UnavailableError:
+    command = install_command("cuda-bindings", "nvidia-cuda-nvrtc")
+    return UnavailableError(_INSTALL.format(reason=reason, command=command))
 
 
 def _read(nvrtc: ModuleType, program: Any, get_size: Any, get: Any) -> bytes:

@@ -9,11 +9,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from tilesmith.core.errors import DriverError, UnavailableError
+from tilesmith.core.packages import install_command
 
-_INSTALL: Final = (
-    "Tilesmith needs the CUDA driver and its Python bindings ({reason}). Install an NVIDIA driver for CUDA 13, and: "
-    'pip install "cuda-bindings>=13,<14"'
-)
+_BINDINGS: Final = "Tilesmith needs the Python bindings of the CUDA driver ({reason}). Install them with: {command}"
+_DRIVER: Final = "Tilesmith needs the CUDA driver ({reason}). Install an NVIDIA driver for CUDA 13."
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +125,12 @@ def load(cubin: bytes, entry: str, shared_bytes: int, device_index: int) -> Func
 
 
 def version() -> tuple[int, int]:
-    """The newest CUDA release that the installed driver supports."""
-    driver = bindings()
-    number = check(driver, *driver.cuDriverGetVersion())
+    """The newest CUDA release that the installed driver supports. It may be there without a GPU."""
+    driver = _module()
+    try:
+        number = check(driver, *driver.cuDriverGetVersion())
+    except RuntimeError as error:
+        raise UnavailableError(_DRIVER.format(reason=error)) from error
     return number // 1000, number % 1000 // 10
 
 
@@ -141,12 +143,20 @@ def _primary_context(device_index: int) -> Any:
 
 @cache
 def bindings() -> ModuleType:
+    driver = _module()
+    try:
+        check(driver, *driver.cuInit(0))
+    except RuntimeError as error:
+        raise UnavailableError(_DRIVER.format(reason=error)) from error
+    return driver
+
+
+def _module() -> ModuleType:
     try:
         from cuda.bindings import driver
-
-        check(driver, *driver.cuInit(0))
-    except (ImportError, RuntimeError) as error:
-        raise UnavailableError(_INSTALL.format(reason=error)) from error
+    except ImportError as error:
+        command = install_command("cuda-bindings")
+        raise UnavailableError(_BINDINGS.format(reason=error, command=command)) from error
     return driver  # type: ignore[no-any-return]
 
 

@@ -217,7 +217,8 @@ def kernels(device: Device) -> Iterator[Kernel]:
                 yield from (_kernel(kernel, turned=turned) for turned in (False, True))
         elif kernel.entry in ("realign", "split_k_reduce"):
             yield kernel
-    yield from turn.kernels()
+    if device.capability == (9, 0):
+        yield from turn.kernels()
 
 
 def sum_words(plan: Plan) -> SumWords:
