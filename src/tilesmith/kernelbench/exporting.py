@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tilesmith.kernelbench.calls import Made
-from tilesmith.kernelbench.expression import Input
+from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.graph_text import Lines, Spelling
 from tilesmith.kernelbench.guards import resized
 from tilesmith.kernelbench.loading import Loaded, UnsupportedError, on_meta, place
@@ -45,6 +45,7 @@ from tilesmith.kernelbench.whole_model import WholeModel
 from tilesmith.torch_ops.linear import finished
 
 _SECONDS_FOR_SIZES: Final = 2.0
+_SIZES_OF_A_PLACE: Final = 3  # that are tried in any case
 
 
 def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
@@ -57,13 +58,13 @@ def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
             model.train(mode)
             ways[mode] = _way(problem, loaded)
         settings = settings_of(problem, loaded, ways[False])
-        others = list(_others(problem, loaded))
+        others = _Others.of(problem, loaded)
         graphs, texts = {}, {}
         for mode in (True, False) if ways[True] != ways[False] else (True,):
             model.train(mode)
             graphs[mode] = _graph(problem, loaded, settings)
             texts[mode] = [*graphs[mode].checks(loaded, others, ways[False]), *graphs[mode].lines.text]
-            _compare(problem, loaded, others, texts[mode])
+            _compare(problem, loaded, others.taken, texts[mode])
     lines = [graph.lines for graph in graphs.values()]
     return WholeModel(
         arguments=tuple(names),
@@ -139,16 +140,13 @@ class _Graph:
     lines: Lines
     open_sizes: OpenSizes
 
-    def checks(self, loaded: Loaded, others: Sequence["_Other"], way: list[Made]) -> list[str]:
+    def checks(self, loaded: Loaded, others: "_Others", way: list[Made]) -> list[str]:
         """Statements that ask for the sizes by which something is decided. `way`: what forward calls."""
-        places: set[Place] = set()
         decisive: set[str] = set()
-        for other in others:
-            for i, (old, new) in enumerate(zip(loaded.inputs, other.inputs, strict=True)):
-                places |= {(i, j) for j, size in enumerate(new.shape) if size != old.shape[j]}
+        for other in others.taken:
             if other.way != way:
                 decisive |= self.open_sizes.decided_otherwise([x.shape for x in other.inputs])
-        return self.open_sizes.checks([x.name for x in loaded.inputs], places, decisive)
+        return self.open_sizes.checks([x.name for x in loaded.inputs], others.refused, decisive)
 
 
 def _graph(problem: ProblemFile, loaded: Loaded, settings: Sequence[Setting]) -> _Graph:
@@ -222,14 +220,49 @@ class _Other:
     way: list[Made]
 
 
-def _others(problem: ProblemFile, loaded: Loaded) -> Iterator[_Other]:
-    """As many as there is time for."""
-    deadline = time.process_time() + _SECONDS_FOR_SIZES
-    for inputs in resized(loaded.inputs):
-        if time.process_time() > deadline:
-            return
-        with torch.no_grad(), suppress(ProblemError):
-            yield _Other(tuple(x for x in inputs if isinstance(x, Input)), called(problem, loaded, inputs))
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Arguments of other sizes: those that forward takes, and the places where it took no other size."""
+
+    taken: tuple[_Other, ...]
+    refused: frozenset[Place]
+
+    @classmethod
+    def of(cls, problem: ProblemFile, loaded: Loaded) -> "_Others":
+        """A few for each place, and then as many as there is time for."""
+        taken: list[_Other] = []
+        tried: set[Place] = set()
+        accepted: set[Place] = set()
+        deadline = time.process_time() + _SECONDS_FOR_SIZES
+        for turn, inputs in _in_turns(loaded.inputs):
+            if turn >= _SIZES_OF_A_PLACE and time.process_time() > deadline:
+                break
+            places = _changed(loaded.inputs, inputs)
+            tried |= places
+            with torch.no_grad(), suppress(ProblemError):
+                taken.append(_Other(inputs, called(problem, loaded, inputs)))
+                accepted |= places
+        return cls(tuple(taken), frozenset(tried - accepted))
+
+
+def _in_turns(inputs: Sequence[Input | Scalar]) -> Iterator[tuple[int, tuple[Input, ...]]]:
+    """Arguments of other sizes, of each place one after the other: the largest first, which fail the least."""
+    by_places: dict[frozenset[Place], list[tuple[Input, ...]]] = {}
+    for each in resized(tuple(inputs)):
+        others = tuple(x for x in each if isinstance(x, Input))
+        by_places.setdefault(frozenset(_changed(inputs, others)), []).insert(0, others)
+    for turn, row in enumerate(itertools.zip_longest(*by_places.values())):
+        yield from ((turn, others) for others in row if others is not None)
+
+
+def _changed(old: Sequence[Input | Scalar], new: Sequence[Input]) -> set[Place]:
+    return {
+        (i, j)
+        for i, (x, y) in enumerate(zip(old, new, strict=True))
+        if isinstance(x, Input)
+        for j, (before, now) in enumerate(zip(x.shape, y.shape, strict=True))
+        if before != now
+    }
 
 
 def _compare(problem: ProblemFile, loaded: Loaded, others: Sequence[_Other], text: Sequence[str]) -> None:

@@ -47,18 +47,18 @@ class OpenSizes:
                     values.setdefault(size, number)
         return {decision for decision in self.decisions if not _holds(decision, values)}
 
-    def checks(self, names: Sequence[str], changed: Set[Place], decisive: Set[str]) -> list[str]:
+    def checks(self, names: Sequence[str], refused: Set[Place], decisive: Set[str]) -> list[str]:
         """Statements that ask for sizes that have to be as they were, or as another one is, and for these decisions.
-        `changed`: places where forward takes other sizes as well; elsewhere it does what it did, or fails."""
+        `refused`: places where forward itself takes no other size."""
         places: dict[str, str] = {}  # of the symbols
         statements = []
         for i, (name, sizes) in enumerate(zip(names, self.sizes, strict=True)):
             wanted = [_ANY] * len(sizes)
             for j, size in enumerate(sizes):
                 if isinstance(size, int):
-                    wanted[j] = str(size) if (i, j) in changed else _ANY
+                    wanted[j] = str(size) if (i, j) not in refused else _ANY
                 elif size in places:
-                    wanted[j] = places[size] if (i, j) in changed else _ANY
+                    wanted[j] = places[size] if (i, j) not in refused else _ANY
                 else:
                     places[size] = f"{name}.size({j})"
             if any(x != _ANY for x in wanted):
