@@ -263,6 +263,12 @@ def test_what_cannot_be_written_down_is_refused_by_name(body: str, message: str)
         recognize_here(file_of(text))
 
 
+def test_a_constructor_that_draws_numbers_is_refused() -> None:
+    text = forward("return self.linear(x).sigmoid() * self.count").replace("self.count = 0", "self.count = id(self)")
+    with pytest.raises(UnsupportedError, match="the same numbers in every model"):
+        recognize_here(file_of(text))
+
+
 def test_recurrent_layers_are_refused_at_once() -> None:
     text = forward("return self.steps(x)[0]").replace("self.count = 0", "self.steps = nn.LSTM(6, 6)")
     with pytest.raises(UnsupportedError, match=re.escape("self.steps is an nn.LSTM")):

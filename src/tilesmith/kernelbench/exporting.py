@@ -32,7 +32,7 @@ from tilesmith.kernelbench.calls import Made
 from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.graph_text import Lines, Spelling
 from tilesmith.kernelbench.guards import resized
-from tilesmith.kernelbench.loading import Loaded, UnsupportedError, on_meta, place
+from tilesmith.kernelbench.loading import Loaded, UnsupportedError, load, on_meta, place
 from tilesmith.kernelbench.modes import merged
 from tilesmith.kernelbench.names import attribute_code
 from tilesmith.kernelbench.open_sizes import OpenSizes, Place
@@ -66,6 +66,9 @@ def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
             texts[mode] = [*graphs[mode].checks(loaded, others, ways[False]), *graphs[mode].lines.text]
             _compare(problem, loaded, others.taken, texts[mode])
     lines = [graph.lines for graph in graphs.values()]
+    own = digest(model, [x.path for x in settings])
+    if own != digest(load(problem).model, [x.path for x in settings]):
+        raise UnsupportedError(f"{problem.name}: the constructor does not leave the same numbers in every model")
     return WholeModel(
         arguments=tuple(names),
         forward=_forward(texts),
@@ -73,7 +76,7 @@ def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
         parts=tuple(sorted(set().union(*(each.parts for each in lines), _own_parts(texts)))),
         left=lines[-1].left,
         settings=tuple(x.path for x in settings),
-        digest=digest(model, [x.path for x in settings]),
+        digest=own,
     )
 
 
