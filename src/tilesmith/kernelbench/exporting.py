@@ -14,7 +14,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 from tilesmith.kernelbench.calls import Made
 from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.graph_text import Lines, Spelling
-from tilesmith.kernelbench.guards import resized
+from tilesmith.kernelbench.guards import modes_kept, resized
 from tilesmith.kernelbench.loading import Loaded, UnsupportedError, load, on_meta, place
 from tilesmith.kernelbench.modes import merged
 from tilesmith.kernelbench.names import attribute_code
@@ -52,7 +52,7 @@ def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
     """A problem's model. This runs the file's code in this process."""
     model, names = loaded.model, [x.name for x in loaded.inputs]
     _refuse_models(problem, model)
-    with _modes_kept(model):
+    with modes_kept(model):
         ways = {}
         for mode in (True, False):
             model.train(mode)
@@ -101,16 +101,6 @@ def _refuse_models(problem: ProblemFile, model: nn.Module) -> None:
         if isinstance(module, nn.RNNBase):
             kind = type(module).__name__
             raise UnsupportedError(f"{name}: self.{path} is an nn.{kind}, whose steps are torch's own: not supported")
-
-
-@contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _way(problem: ProblemFile, loaded: Loaded) -> list[Made]:

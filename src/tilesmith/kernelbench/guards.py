@@ -138,7 +138,7 @@ def _strides(shape: Shape, old: Shape) -> Shape:
 
 def _modes(problem: ProblemFile, loaded: Loaded, found: Expression) -> Traced:
     model = loaded.model
-    with _modes_kept(model):
+    with modes_kept(model):
         built_for_training = model.training
         modes, named = [], []
         for training in (True, False):
@@ -160,7 +160,8 @@ def _modes(problem: ProblemFile, loaded: Loaded, found: Expression) -> Traced:
 
 
 @contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """All parts of a model are in the mode afterwards that they are in now."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
