@@ -60,7 +60,7 @@ tiles: the last raster group
 - const int rows = min(raster_group, tiles_m - which * raster_group);
 + const int rows = raster_group;
 tiles: the next column group
-  cuda/scheduler.cuh
+  cuda/column_walk.cuh
   test_hopper_layout.py::test_blocks_that_keep_their_columns_take_group_after_group
 - for (; tile_.m >= schedule_.tiles_m; tile_.m -= schedule_.tiles_m) tile_.n += schedule_.column_group;
 + for (; tile_.m >= schedule_.tiles_m; tile_.m -= schedule_.tiles_m) tile_.n += 1;
@@ -70,7 +70,7 @@ split_k: where a part begins
 - k_part * s.k_steps + min(k_part, s.longer_parts), s.k_steps + (k_part < s.longer_parts)};
 + k_part * s.k_steps + s.longer_parts, s.k_steps + (k_part < s.longer_parts)};
 split_k: the address of a part of a batch
-  kernels/hopper/epilogue_driver.cuh
+  kernels/hopper/sending.cuh
   test_hopper_layout.py::test_parts_of_k_need_not_be_equal
 - to.batch = {{work.k_part * p.schedule.batches + work.batch}};
 + to.batch = {{work.batch * p.schedule.split_k + work.k_part}};
@@ -80,27 +80,27 @@ split_k: the order of parts
 - for (int split = turn; split < p.split_k; split += turns) {
 + for (int split = p.split_k - 1 - turn; split >= 0; split -= turns) {
 batch: strides of the output
-  kernels/hopper/epilogue_driver.cuh
+  kernels/hopper/sending.cuh
   test_hopper_layout.py::test_batches_and_broadcasting
 - for (int d = 0; d < plan::batch_dims; ++d) to.matrix += to.batch.at[d] * p.out_batch_stride[d];
 + for (int d = 0; d < plan::batch_dims; ++d) to.matrix += to.batch.at[d] * p.out_batch_stride[0];
 epilogue: lines past the last row
-  cuda/tile_store.cuh
+  kernels/hopper/parts/store_lines.cuh
   test_hopper_layout.py::test_outputs_with_any_strides
 - const int lines = min(Chunk::lines, out.count - first_line);
 + const int lines = Chunk::lines;
 epilogue: the last of a line that begins within a word
-  cuda/tile_store.cuh
+  kernels/hopper/parts/store_lines.cuh
   test_hopper_layout.py::test_chunks_of_every_width_are_stored_by_threads
 - if (length == 64 && is_odd && lane == 31 && last == length - 1)
 + if (length == 32 && is_odd && lane == 31 && last == length - 1)
 epilogue: vectors past the last column
-  cuda/tile_store.cuh
+  kernels/hopper/parts/store_vectors.cuh
   test_hopper_layout.py::test_products_that_only_store_stay_inside_of_their_lines
-- if (line < out.count && in_line < out.length)
-+ if (line < out.count)
+- if (line < lines.count && in_line < lines.length)
++ if (line < lines.count)
 epilogue: columns that are stored directly
-  cuda/tile_store.cuh
+  kernels/hopper/parts/store_direct.cuh
   test_terms_emulated.py::test_single_steps_store_their_fragments_directly
 - if (m + 8 * h < out.count && n + j < out.length)
 + if (m + 8 * h < out.count && n < out.length)

@@ -80,12 +80,12 @@ no wait for an empty stage
 +
   pipeline\.cuh:\d+.* arrives at the mbarrier at \d+, which has all its arrivals
 no wait for the last product
-  half kernels/hopper/mma.cuh
+  half kernels/hopper/parts/mma.cuh
 - ptx::wgmma_wait<0>();\n    ring_
 + ring_
   reads the sums of a product that it has not waited for|mma\.cuh:\d+.* under way when its warpgroup ends
 no wait before a stage is released
-  half kernels/hopper/mma.cuh
+  half kernels/hopper/parts/mma.cuh
 - ptx::wgmma_wait<1>();
 +
   tile\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading
@@ -95,27 +95,27 @@ no fence of registers
 + for
   rs_mma\.cuh:\d+.* a product of registers that were written with no wgmma.fence since \(its A\)
 no fence between proxies
-  half tile_store.cuh
+  half kernels/hopper/parts/store_boxes.cuh
 - ptx::async_proxy_fence();
 + ;
-  tile_store\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since
+  store_boxes\.cuh:\d+.* thread \d+ has written with no fence.proxy.async since
 no fence of barriers
   half pipeline.cuh
 - ptx::barrier_init_fence();
 +
   gemm\.cu:\d+.* the mbarrier at \d+ was initialised with no fence since
 no wait for a store
-  half_of_many_chunks tile_store.cuh
-- ptx::tma_store_wait_read<stores_since<which, 2 * elements / chunk_columns>>();
+  half_of_many_chunks kernels/hopper/parts/store_boxes.cuh
+- ptx::tma_store_wait_read<stores_since<which>>();
 + ;
-  tile_store\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading
+  store_boxes\.cuh:\d+.* writes 16 bytes of shared memory at \d+ that an asynchronous operation is reading
 no wait for the last store
-  half tile_store.cuh
+  half kernels/hopper/parts/store_boxes.cuh
 - void drain() const {\n    if (issues())\n      ptx::tma_store_wait_read<0>();
 + void drain() const {\n
-  tile_store\.cuh:\d+.* under way when the block ends
+  store_boxes\.cuh:\d+.* under way when the block ends
 no barrier before a staged residual is read
-  half_with_residual kernels/hopper/epilogue_driver.cuh
+  half_with_residual kernels/hopper/parts/deliver_with_residual.cuh
 - residual.stage(lent, line);\n      __syncwarp();
 + residual.stage(lent, line);
   tile_residual\.cuh:\d+.* reads 4 bytes of shared memory at \d+ that nobody has written
@@ -130,7 +130,7 @@ fewer bytes expected than come
 + expect(full[at.stage], bytes - 16)
   deadlock: .*0 of 1 arrivals are missing, and 16 bytes came that it did not expect
 a stage that is not released
-  half kernels/hopper/mma.cuh
+  half kernels/hopper/parts/mma.cuh
 - ring_.release(previous_, thread_);\n    advance
 + advance
   deadlock: .*block \(0, 0, 0\) threads 0-0: the mbarrier at \d+, parity 0: 2 of 2 arrivals

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tilesmith.core.plan import Kernel, Wgmma
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
-from tilesmith.kernels.hopper import tiles
+from tilesmith.kernels.hopper import tf32, tiles
 from tilesmith.kernels.mma.family import FP64
 from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut
 from tilesmith.kernels.simt import family as simt
@@ -23,6 +23,7 @@ from tilesmith.planner import choose
 from tilesmith.runtime import source
 
 PACKAGE = Path(str(resources.files("tilesmith")))
+INCLUDE = re.compile(r'^#include "(.*?)"', re.MULTILINE)
 
 
 def kernel(a: torch.Tensor, b: torch.Tensor) -> Kernel:
@@ -197,15 +198,48 @@ def test_equal_tensor_core_kernels_give_equal_text_and_others_do_not() -> None:
     assert len(set(texts(0.0))) == 16
 
 
-def closure(name: str) -> set[str]:
-    """A file and all that it includes."""
+def closure(text: str) -> set[str]:
+    """The files that a text includes, and all that they include."""
     found: set[str] = set()
-    waiting = [name]
+    waiting = INCLUDE.findall(text)
     while waiting:
         if (next_one := waiting.pop()) not in found:
             found.add(next_one)
-            waiting += re.findall(r'#include "(.*?)"', source.headers()[next_one])
+            waiting += INCLUDE.findall(source.headers()[next_one])
     return found
+
+
+def lines_of(text: str) -> int:
+    """Of all those files, but for the instructions."""
+    return sum(len(source.headers()[name].splitlines()) for name in closure(text) if not name.startswith("ptx/"))
+
+
+def of_the_catalogue() -> dict[tuple[str, ...], Kernel]:
+    """A kernel of Hopper's for each choice of parts."""
+    return {k.parts: k for family in (hopper, tf32) for k in family.kernels(named("h200"))}
+
+
+def test_the_products_of_16_bits_are_short_enough_to_be_read() -> None:
+    """gemm.cu with all that it includes, and with the parts of a plain product, which knows nothing of epilogues."""
+    assert lines_of('#include "kernels/hopper/gemm.cu"\n') < 500
+    square = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+    unit = source.render(kernel(square, square))
+    assert lines_of(unit) < 1050
+    assert not {name for name in closure(unit) if re.search("epilogue|activat|residual|lines|scales", name)}
+
+
+def test_every_part_is_picked_by_a_kernel() -> None:
+    folder = PACKAGE / "kernels" / "hopper" / "parts"
+    picked = {part for parts in of_the_catalogue() for part in parts}
+    assert picked == {f"kernels/hopper/parts/{path.name}" for path in folder.iterdir()}
+
+
+def test_kernels_of_other_parts_are_others() -> None:
+    k = every_kernel()["gemm"]
+    assert replace(k, parts=k.parts[1:]) != k
+    assert hash(replace(k, parts=k.parts[1:])) != hash(k)
+    includes = [f'#include "{name}"' for name in (*k.parts, k.source)]
+    assert source.render(k).splitlines()[-len(includes) :] == includes
 
 
 def test_headers_are_the_files_of_the_package_under_the_names_that_includes_use() -> None:
@@ -213,7 +247,8 @@ def test_headers_are_the_files_of_the_package_under_the_names_that_includes_use(
     kernels = [path for path in (PACKAGE / "kernels").rglob("*") if path.suffix in (".cu", ".cuh")]
     files |= {path.relative_to(PACKAGE).as_posix(): path for path in kernels}
     assert source.headers() == {name: path.read_text() for name, path in files.items()}
-    used = set().union(*(closure(k.source) for k in every_kernel().values()))
+    units = map(source.render, (*every_kernel().values(), *of_the_catalogue().values()))
+    used = set().union(*map(closure, units))
     assert {name for name in files if not name.startswith("ptx/")} <= used
 
 
@@ -247,7 +282,7 @@ def names_of(constants: KernelConstants) -> Iterator[str]:
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_constant_of_a_plan_is_used_by_the_kernel(entry: str) -> None:
     k = every_kernel()[entry]
-    text = k.parameters + "".join(source.headers()[name] for name in closure(k.source))
+    text = k.parameters + "".join(source.headers()[name] for name in closure(source.render(k)))
     assert set(names_of(k.constants)) <= set(re.findall(r"\w+", text))
     assert re.search(rf"__global__[^;{{]*\b{k.entry}\(", text)
 

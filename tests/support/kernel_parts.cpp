@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "column_walk.cuh"
 #include "kernels/hopper/fp32_tile.cuh"
 #include "kernels/hopper/turned_tile.cuh"
 #include "kernels/mma/copied_tile.cuh"
@@ -85,15 +86,15 @@ extern "C" void turned_fragments(unsigned* to) {
 }
 
 // How often every tile is visited, and by how many columns of tiles each block goes on: [batch][part of K][m][n], [block].
-template <bool keeps_columns>
+using Share = ClusterShare<64, 64, 1>;
+template <typename Tiles>
 void walk(const Schedule& schedule, int blocks, int* visits, int* columns) {
-  using Share = ClusterShare<64, 64, 1>;
   emulator::grid_size.x = blocks;
   for (int block = 0; block < blocks; ++block) {
     emulator::block_index.x = block;
     const Share share;
     int last = -1;
-    for (Walk<Schedule, Share, true, keeps_columns> tiles(schedule, share); tiles.more(); tiles.advance()) {
+    for (Tiles tiles(schedule, share); tiles.more(); tiles.advance()) {
       const Work work = tiles.work();
       const int matrix = work.batch * schedule.split_k + work.k_part;
       ++visits[(matrix * schedule.tiles_m + work.tile.m) * schedule.tiles_n + work.tile.n];
@@ -105,10 +106,10 @@ void walk(const Schedule& schedule, int blocks, int* visits, int* columns) {
 
 extern "C" {
 void walk_all(const Schedule* schedule, int blocks, int* visits, int* columns) {
-  walk<false>(*schedule, blocks, visits, columns);
+  walk<Walk<Schedule, Share, true>>(*schedule, blocks, visits, columns);
 }
 void walk_columns(const Schedule* schedule, int blocks, int* visits, int* columns) {
-  walk<true>(*schedule, blocks, visits, columns);
+  walk<ColumnWalk<Schedule, Share>>(*schedule, blocks, visits, columns);
 }
 void part_of_k(const Schedule* schedule, int k_part, int* first_and_count) {
   const Work work = work_at<true>(*schedule, k_part * schedule->tiles_m * schedule->tiles_n);

@@ -35,6 +35,7 @@ class Kernel:
     threads: int
     shared_bytes: int
     wgmma: Wgmma | None = None
+    parts: tuple[str, ...] = ()  # files that define what the source only names, one for each of its choices
 
     @classmethod
     def of(
@@ -63,7 +64,8 @@ class Kernel:
     @cached_property
     def _hash(self) -> int:
         """It has many constants, and is looked up for each new plan."""
-        return hash((self.entry, self.constants, self.parameters, self.threads, self.shared_bytes, self.wgmma))
+        own = self.entry, self.constants, self.parameters, self.threads, self.shared_bytes, self.wgmma, self.parts
+        return hash(own)
 
 
 class KernelLaunch(NamedTuple):

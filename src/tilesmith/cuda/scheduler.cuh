@@ -59,43 +59,22 @@ struct ClusterShare {
   __device__ __forceinline__ int first_n(TileCoordinate tile) const { return tile.n * tile_n; }
 };
 
-// A block's tiles, one after the other. `keeps_columns`: there is one matrix, and its tiles go row by row through one
-// column group after the other. The grid has whole rows of a group, so a block stays in its column of each.
-template <typename Schedule, typename Share, bool several, bool keeps_columns>
+// A block's tiles, one after the other. Blocks that keep to their columns: column_walk.cuh.
+template <typename Schedule, typename Share, bool several>
 class Walk {
   const Schedule& schedule_;
   const int step_;
   int index_;
-  int rows_;  // of a step
-  TileCoordinate tile_;
 
  public:
   __device__ __forceinline__ Walk(const Schedule& schedule, const Share& share)
-      : schedule_(schedule), step_(share.step()), index_(share.first()) {
-    if constexpr (keeps_columns) {
-      rows_ = step_ / schedule.column_group;
-      tile_.m = index_ / schedule.column_group;
-      tile_.n = index_ - tile_.m * schedule.column_group;
-    }
-  }
+      : schedule_(schedule), step_(share.step()), index_(share.first()) {}
 
   __device__ __forceinline__ bool more() const {
     return index_ < schedule_.tiles_m * schedule_.tiles_n * schedule_.split_k * schedule_.batches;
   }
-
-  __device__ __forceinline__ Work work() const {
-    if constexpr (keeps_columns)
-      return {tile_, 0, 0, 0, schedule_.k_steps};
-    return work_at<several>(schedule_, index_);
-  }
-
-  __device__ __forceinline__ void advance() {
-    index_ += step_;
-    if constexpr (keeps_columns) {
-      tile_.m += rows_;
-      for (; tile_.m >= schedule_.tiles_m; tile_.m -= schedule_.tiles_m) tile_.n += schedule_.column_group;
-    }
-  }
+  __device__ __forceinline__ Work work() const { return work_at<several>(schedule_, index_); }
+  __device__ __forceinline__ void advance() { index_ += step_; }
 };
 
 }  // namespace tilesmith

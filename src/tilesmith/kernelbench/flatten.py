@@ -20,7 +20,7 @@ from tilesmith.runtime import source
 
 _INCLUDE: Final = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 # What only a kernel's own translation unit has: its constants, its enums, and the product instruction that it uses.
-_OF_A_KERNEL: Final = re.compile(r"\bplan::|\b(Store|Scale)\b|\bptx::wgmma\(")
+_OF_A_KERNEL: Final = re.compile(r"\bplan::|\b(Store|Scale|Activation)\b|\bptx::wgmma\(")
 # A kernel has one of the two forms of the product instruction, and text that may mention the other one.
 _BEGINNING: Final = """namespace tilesmith {
 using namespace common::tilesmith;

@@ -15,7 +15,7 @@ _WARPGROUP_ROWS: Final = 64
 
 
 class Store(KernelEnum):
-    """How results leave shared memory: tile_store.cuh."""
+    """How results leave shared memory: hopper/parts/store_boxes.cuh and its like."""
 
     BOXES = 0  # by TMA
     VECTORS = 1  # by the threads, 16 bytes each
@@ -24,7 +24,7 @@ class Store(KernelEnum):
 
 
 class Staging(NamedTuple):
-    """How tiles pass through shared memory: StagedChunk and Storer of tile_store.cuh."""
+    """How tiles pass through shared memory: StagedChunk of staged_chunk.cuh, Staging of hopper/staging.cuh."""
 
     store: Store
     chunk: int  # columns that are staged at once

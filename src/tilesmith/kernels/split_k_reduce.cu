@@ -6,7 +6,7 @@
 
 #include "batch.cuh"
 #include "element.cuh"
-#include "kernels/epilogue.cuh"
+#include "kernels/whole_epilogue.cuh"
 #include "ptx/grid.cuh"
 
 namespace tilesmith {
@@ -20,7 +20,7 @@ static_assert(warps % turns == 0);
 constexpr int vector = plan::vector;
 using Sums = Vector<plan::Partial, vector>;
 
-using OwnEpilogue = Epilogue<Output, max_batch_dims>;
+using OwnEpilogue = WholeEpilogue<Output, max_batch_dims>;
 
 extern "C" __global__ void __launch_bounds__(plan::threads) split_k_reduce(const __grid_constant__ Parameters p) {
   __shared__ Sums found[warps][32];

@@ -1,4 +1,5 @@
-"""The translation unit of a kernel: its enums, constants and parameters, then the source file of the package."""
+"""The translation unit of a kernel: its enums, constants and parameters, then the files of the package: the parts that
+the plan has picked, and the source file that is assembled from them."""
 
 from functools import cache
 from importlib.resources.abc import Traversable
@@ -26,7 +27,7 @@ def render(kernel: Kernel, emulated: bool = False) -> str:
             f"inline constexpr int shared_bytes = {kernel.shared_bytes};",
             f"{kernel.parameters}}}  // namespace plan",
             *([wgmma(kernel.wgmma)] if kernel.wgmma else []),
-            f'#include "{kernel.source}"',
+            *(f'#include "{name}"' for name in (*kernel.parts, kernel.source)),
             "",
         ]
     )

@@ -4,7 +4,7 @@
 // A block takes a few lines and a part of K. Neighbouring threads read neighbouring vectors, and those of A once for
 // all lines. The sums of parts are added by another launch.
 
-#include "kernels/epilogue.cuh"
+#include "kernels/whole_epilogue.cuh"
 #include "ptx/grid.cuh"
 #include "vector.cuh"
 
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   if (own < plan::lines && first_n + own < p.n) {
     double total = sums[own][0];
     for (int warp = 1; warp < warps; ++warp) total += sums[own][warp];
-    const Epilogue<float, 0> epilogue(p.epilogue);
+    const WholeEpilogue<float, 0> epilogue(p.epilogue);
     const long long at = part * p.out_part_stride + (first_n + own) * p.out_stride;
     if (p.out_is_partial)
       static_cast<double*>(p.out)[at] = total;

@@ -5,7 +5,7 @@
 // columns, or take turns along K, and so do the blocks of a cluster, whose sums are added in their order. Beyond that,
 // K is cut into parts, whose sums are added by another launch.
 
-#include "kernels/epilogue.cuh"
+#include "kernels/whole_epilogue.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/dmma.cuh"
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   // Found out again: until here, registers are scarce.
   const Place place(ptx::forgotten(blockIdx.x), p);
   const int first_n = place.first_n;
-  const Epilogue<float, 0> epilogue(p.epilogue);
+  const WholeEpilogue<float, 0> epilogue(p.epilogue);
   const auto store = [&](int m, int n, double value) {
     if (first_n + n >= p.n)
       return;

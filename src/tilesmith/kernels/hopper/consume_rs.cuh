@@ -65,15 +65,15 @@ __device__ __forceinline__ void leave_range_check(const Parameters& p, Shared& s
 }
 
 // A consumer's tiles, if they split A: see consume_terms. As a rule there is one, so nothing waits for the next one.
-template <typename Products, typename Driver, typename Shared>
+template <typename Products, typename Shared>
 __device__ __forceinline__ void consume_rs(const Parameters& p, Shared& shared, Share share, int consumer) {
-  Driver driver(p, shared, share, consumer);
+  Delivery delivery(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = tiles.work();
-    const auto facts = driver.facts(work);
-    products.rows.start(facts.scales.rows, p.m - first_of_group(work, share, consumer));
+    const auto ahead = delivery.read_ahead(work);
+    products.rows.start(ahead.scales.rows, p.m - first_of_group(work, share, consumer));
     results.clear();
     // Two sets of terms take turns: no register is written that a product under way may read.
     auto even = products.split_ahead();
@@ -95,24 +95,24 @@ __device__ __forceinline__ void consume_rs(const Parameters& p, Shared& shared, 
     }
     if (work.tile.n == 0)  // the rows are the same in all columns of tiles
       keep_range_stats(p, work, share, consumer, products.rows);
-    driver.prepare(work, facts);
-    driver.store(results);
+    delivery.prepare(work, ahead);
+    delivery.store(results);
   }
   leave_range_check(p, shared);
-  driver.drain();
+  delivery.storer.drain();
 }
 
 // The same for any values: see consume_full_range_terms.
-template <typename Products, typename Driver, typename Shared>
+template <typename Products, typename Shared>
 __device__ __forceinline__ void consume_rs_full_range(const Parameters& p, Shared& shared, Share share, int consumer,
                                                       bool special) {
-  Driver driver(p, shared, share, consumer);
+  Delivery delivery(p, shared, share, consumer);
   Products products(shared.ring, shared.a[0], shared.b[0], consumer);
   Results results, of_step;
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = tiles.work();
-    const auto facts = driver.facts(work);
-    products.rows.start(facts.scales.rows);
+    const auto ahead = delivery.read_ahead(work);
+    products.rows.start(ahead.scales.rows);
     results.clear();
     if (special) {
       for (int k = 0; k < work.k_steps; ++k) products.add_kinds(k > 0);
@@ -125,10 +125,10 @@ __device__ __forceinline__ void consume_rs_full_range(const Parameters& p, Share
       products.step_in_short_sums([&](const float (&sum)[elements]) { of_step.add(sum); }, first, k < work.k_steps);
       results.add(of_step.values);
     }
-    driver.prepare(work, facts);
-    driver.store(results);
+    delivery.prepare(work, ahead);
+    delivery.store(results);
   }
-  driver.drain();
+  delivery.storer.drain();
 }
 
 }  // namespace tilesmith

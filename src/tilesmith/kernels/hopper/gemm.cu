@@ -2,21 +2,26 @@
 //
 // A persistent grid; a block computes tiles of C one after the other. Its first warpgroup is the producer: one thread
 // of it has TMA fill a ring of stages with tiles of A and B. The other warpgroups are consumers: each multiplies its
-// 64 rows of the tile, and stores them while it multiplies the next tile.
+// 64 rows of the tile, and stores them, as a rule while it multiplies the next tile.
 //
 // Blocks of a cluster compute tiles one below the other, and load the tile of B that they share once for all.
 //
 // float32 is multiplied as TF32 (plan::tf32). In bytes, that is a product of 16-bit operands with twice the K, and is
-// called so everywhere but where TMA counts elements. An A of it that lies across K goes through registers: see
-// turned_tile.cuh.
+// called so everywhere but where TMA counts elements.
 //
-// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
+// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file, and then
+// the parts that the plan has picked (parts.py). Each defines some of these names:
+//
+//   Results                    what a thread holds of a tile     narrow_results, wide_results
+//   Storer                     how they get to the output        store_boxes, store_vectors, store_lines
+//   Delivery, SharedColumns    what is done to sums before       deliver; with an epilogue deliver_biased and others
+//   Tiles, b_stages, b_stage   which tiles, and where B stays    streamed_b, stationary_b
+//   ATile, Ring, Products      how a step is multiplied          mma, turned_mma
+//   Steps                      which steps are one sum           whole_sums, short_sums, single_steps
+//   Outgoing                   when results are stored           store_at_once, store_meanwhile
 
 #include "kernels/hopper/common.cuh"
 #include "kernels/hopper/consume.cuh"
-#include "kernels/hopper/epilogue_driver.cuh"
-#include "kernels/hopper/turned_mma.cuh"
-#include "kernels/hopper/turned_tile.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/tma.cuh"
@@ -24,36 +29,17 @@
 
 namespace tilesmith {
 
-// The tile of A, the ring, and the products: tensor cores read A where it is, or threads do for them.
-template <bool turned>
-struct Multiplying {
-  using A = ATile;
-  using Ring = Pipeline<plan::stages, consumers, plan::cluster>;
-  using Products = Accumulation<A, BTile, Ring, elements, plan::stationary_b>;
-};
-template <>
-struct Multiplying<true> {
-  using A = TurnedTile<plan::tile_m>;
-  using Ring = Pipeline<plan::stages, consumers, plan::cluster, 4>;
-  using Products = TurnedAccumulation<A, BTile, Ring, elements>;
-};
-constexpr bool is_turned = plan::tf32 && plan::a_mn_major;
-static_assert(!is_turned || !plan::stationary_b);
-using Own = Multiplying<is_turned>;
-using Ring = Own::Ring;
-
 struct Operands {
-  unsigned char a[plan::stages][Own::A::bytes];
-  unsigned char b[plan::stationary_b ? 1 : plan::stages][BTile::bytes];
+  unsigned char a[plan::stages][ATile::bytes];
+  unsigned char b[b_stages][BTile::bytes];
 };
 struct Barriers {
   Ring ring;
+
+  // All results count. Where some may not: pending_check.cuh.
+  __device__ __forceinline__ bool passes(const Parameters&) const { return true; }
 };
-struct Shared : Operands,
-                StagedResults<ResultStorer::shared_bytes>,
-                Barriers,
-                Unchecked,
-                ColumnBias<has_column_bias> {};
+struct Shared : Operands, StagedResults, Barriers, SharedColumns {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Has TMA load a tile of A, and of B unless that stays, for every step along K.
@@ -65,13 +51,13 @@ __device__ __forceinline__ void load(const Parameters& p, Shared& shared, Share 
   const BatchIndex a_batch = batch * p.a_moves, b_batch = batch * p.b_moves;
   for (int k = work.first_k; k < work.first_k + work.k_steps; ++k) {
     const int first_k = k * (plan::tf32 ? tile_k / 2 : tile_k);
-    shared.ring.acquire(at, Own::A::bytes + (load_b ? BTile::bytes : 0));
+    shared.ring.acquire(at, ATile::bytes + (load_b ? BTile::bytes : 0));
     ptx::Barrier& full = shared.ring.full[at.stage];
-    Own::A::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
+    ATile::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
     if (load_b)
-      BTile::load<dims>(shared.b[plan::stationary_b ? 0 : at.stage], p.b, first_n, first_k, b_batch, full, share.place,
-                        whole_cluster);
-    last = at;
+      BTile::load<dims>(shared.b[b_stage(at.stage)], p.b, first_n, first_k, b_batch, full, share.place, whole_cluster);
+    if constexpr (plan::stationary_b)
+      last = at;
     at.advance();
   }
 }
@@ -111,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm(const __grid
     __syncwarp();
   } else {
     ptx::registers_increase<plan::consumer_registers>();
-    consume<Own::Products, EpilogueDriver<Results, Unscaled>>(p, shared, share, warp / 4 - 1);
+    consume(p, shared, share, warp / 4 - 1);
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)

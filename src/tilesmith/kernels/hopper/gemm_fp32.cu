@@ -3,15 +3,15 @@
 // others, the range statistics decide which one multiplies: the first one reads them during its first tiles, and leaves
 // the range check to the second.
 //
-// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
+// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file, and then
+// the parts that the plan has picked: those of gemm.cu, which says what they define. Sums of several terms need no
+// Steps and no Outgoing.
 
 #include "kernels/fp32_split/range_check.cuh"
 #include "kernels/hopper/common.cuh"
 #include "kernels/hopper/consume.cuh"
 #include "kernels/hopper/consume_terms.cuh"
-#include "kernels/hopper/epilogue_driver.cuh"
 #include "kernels/hopper/pending_check.cuh"
-#include "kernels/hopper/scales.cuh"
 #include "kernels/hopper/skip_zeros.cuh"
 #include "kernels/hopper/term_mma.cuh"
 #include "ptx/barrier.cuh"
@@ -25,11 +25,8 @@ namespace tilesmith {
 constexpr bool promotes = plan::terms > 1;
 static_assert(!(promotes && plan::store_waits), "sums of terms wait in their own way");
 
-using Ring = Pipeline<plan::stages, consumers, plan::cluster>;
-using Products = Accumulation<ATile, BTile, Ring, elements, plan::stationary_b>;
 using PromotedProducts = TermProducts<ATile, BTile, Ring, elements, plan::a_terms, plan::b_terms, plan::stationary_b,
                                       plan::with_least_product>;
-using Driver = EpilogueDriver<Results, Scaled>;
 
 // A stage has one term of each operand.
 struct Operands {
@@ -40,13 +37,7 @@ struct Barriers {
   Ring ring;
 };
 using Check = PendingCheck<plan::runs == Runs::if_in_range>;
-struct Shared : Operands,
-                StagedResults<ResultStorer::shared_bytes>,
-                Barriers,
-                Check,
-                ColumnScales,
-                ColumnBias<has_column_bias>,
-                TileExtents<plan::skips_zeros> {};
+struct Shared : Operands, StagedResults, Barriers, Check, SharedColumns, TileExtents<plan::skips_zeros> {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Loads for every step of a tile along K the terms of A, the last one first, each together with one of B; or, where
@@ -72,7 +63,8 @@ __device__ __forceinline__ void load_terms(const Parameters& p, Shared& shared, 
       if (with_b)
         BTile::load<dims>(shared.b[plan::stationary_b ? term : at.stage], p.b, first_n, b_k, batch * p.b_moves, full,
                           share.place, whole_cluster);
-      last = at;
+      if constexpr (plan::stationary_b)
+        last = at;
       at.advance();
     }
 }
@@ -131,13 +123,13 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
     ptx::registers_increase<plan::consumer_registers>();
     const int consumer = warp / 4 - 1;
     if constexpr (plan::runs == Runs::if_out_of_range)
-      consume_full_range_terms<PromotedProducts, Driver>(p, shared, share, consumer, special);
+      consume_full_range_terms<PromotedProducts>(p, shared, share, consumer, special);
     else if constexpr (promotes && plan::tile_n > plan::max_promoted_tile_n)
-      consume_single_steps<PromotedProducts, Driver>(p, shared, share, consumer);
+      consume_single_steps<PromotedProducts>(p, shared, share, consumer);
     else if constexpr (promotes)
-      consume_terms<PromotedProducts, Driver>(p, shared, share, consumer);
+      consume_terms<PromotedProducts>(p, shared, share, consumer);
     else
-      consume<Products, Driver>(p, shared, share, consumer);
+      consume(p, shared, share, consumer);
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)

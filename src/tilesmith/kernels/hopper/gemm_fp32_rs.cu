@@ -3,15 +3,15 @@
 // The first of two launches counts what its rows of A are like, besides multiplying, and its last block finds the range
 // check; the second multiplies if there are values that the first one could not hold.
 //
-// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file.
+// The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file, and then
+// the parts that the plan has picked: see gemm.cu for the names that they define, here Results, Storer, Delivery and
+// Tiles.
 
 #include "kernels/fp32_split/range_check.cuh"
 #include "kernels/hopper/common.cuh"
 #include "kernels/hopper/consume_rs.cuh"
-#include "kernels/hopper/epilogue_driver.cuh"
 #include "kernels/hopper/fp32_tile.cuh"
 #include "kernels/hopper/rs_mma.cuh"
-#include "kernels/hopper/scales.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/tma.cuh"
@@ -19,7 +19,7 @@
 
 namespace tilesmith {
 
-static_assert(!plan::store_waits && !plan::only_stores, "sums of terms are stored when they are complete");
+static_assert(!plan::store_waits && !plan::only_stores && !plan::short_sums, "steps are added up one by one");
 
 using Fp32ATile = Fp32Tile<plan::tile_m, plan::a_mn_major>;
 using Ring = Pipeline<plan::stages, consumers, plan::cluster, 4>;
@@ -28,7 +28,6 @@ using ProductsOfRows = RsProducts<Fp32ATile, BTile, Ring, Rows, elements, plan::
                                   elements <= 48   ? 4
                                   : consumers == 1 ? 3
                                                    : 2>;
-using Driver = EpilogueDriver<Results, Scaled>;
 
 // A stage has all of A, and all terms of B.
 struct Operands {
@@ -38,11 +37,7 @@ struct Operands {
 struct Barriers {
   Ring ring;
 };
-struct Shared : Operands,
-                StagedResults<ResultStorer::shared_bytes>,
-                Barriers,
-                ColumnScales,
-                ColumnBias<has_column_bias> {};
+struct Shared : Operands, StagedResults, Barriers, SharedColumns {};
 static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Loads for every step of a tile along K a stage, which has A and the terms of B that it is multiplied with.
@@ -107,9 +102,9 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32_rs(cons
     ptx::registers_increase<plan::consumer_registers>();
     const int consumer = warp / 4 - 1;
     if constexpr (plan::runs == Runs::if_out_of_range)
-      consume_rs_full_range<ProductsOfRows<FullRangeRows<plan::terms>>, Driver>(p, shared, share, consumer, special);
+      consume_rs_full_range<ProductsOfRows<FullRangeRows<plan::terms>>>(p, shared, share, consumer, special);
     else
-      consume_rs<ProductsOfRows<ScaledRows<plan::terms>>, Driver>(p, shared, share, consumer);
+      consume_rs<ProductsOfRows<ScaledRows<plan::terms>>>(p, shared, share, consumer);
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)

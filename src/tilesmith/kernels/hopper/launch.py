@@ -33,6 +33,7 @@ from tilesmith.kernels.hopper.layout import (
     clusters_of,
     column_group,
 )
+from tilesmith.kernels.hopper.parts import parts_of
 from tilesmith.kernels.hopper.tiles import min_sums
 from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store
@@ -63,9 +64,9 @@ class Schedule(ParameterBlock):
     batches: Int32
     k_steps: Int32  # of a part
     longer_parts: Int32  # the first ones, which have one step more
-    sum_steps: Int32  # of a sum of the tensor cores at most, where they are short: see consume.cuh
+    sum_steps: Int32  # of a sum of the tensor cores at most, where they are short: see short_sums.cuh
     raster_group: Int32  # tile rows that are done together
-    column_group: Int32  # columns of tiles that are done before the next ones, where blocks keep to theirs: see Walk
+    column_group: Int32  # columns of tiles that are done before the next ones, where blocks keep to theirs: ColumnWalk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,4 +294,5 @@ def _kernel(traits: Traits, tile: Tile, runs: Runs, shared_limit: int, declared:
     else:
         name, constants = "gemm_fp32", TermConstants.of_fp32(traits, tile, stages, runs)
     wgmma = Wgmma(tile.n, traits.operand, traits.a_mn_major, traits.b_mn_major, a_in_registers=traits.rs)
-    return Kernel(name, f"kernels/hopper/{name}.cu", constants, *declared, tile.threads, shared_bytes, wgmma)
+    source, parts = f"kernels/hopper/{name}.cu", parts_of(constants)
+    return Kernel(name, source, constants, *declared, tile.threads, shared_bytes, wgmma, parts)

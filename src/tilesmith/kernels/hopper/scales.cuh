@@ -85,17 +85,16 @@ struct ColumnScales {
   __device__ __forceinline__ int* column_scales(int consumer) { return scales[consumer]; }
 };
 
-// Undoes the scales of a consumer's results: see EpilogueDriver.
-class Scaled {
+// Undoes the scales of a consumer's results: see deliver_scaled.cuh.
+class Scales {
   int* const columns_;
   int rows_[2];
 
  public:
-  static constexpr bool any = true;
   using OfTile = TileScales<plan::tile_n, warpgroup_threads>;
 
   template <typename Shared>
-  __device__ __forceinline__ Scaled(Shared& shared, int consumer) : columns_(shared.column_scales(consumer)) {}
+  __device__ __forceinline__ Scales(Shared& shared, int consumer) : columns_(shared.column_scales(consumer)) {}
 
   static __device__ __forceinline__ const int* of_rows(const Parameters& p, const BatchIndex& batch) {
     return scales_of(p.a_scales, batch);

@@ -8,7 +8,7 @@ One that lies across it is the kernel's A, and goes through registers; its twin'
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -25,6 +25,7 @@ from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import turn
 from tilesmith.kernels.hopper.constants import GemmConstants
 from tilesmith.kernels.hopper.launch import GemmParameters
+from tilesmith.kernels.hopper.parts import parts_of
 from tilesmith.kernels.hopper.traits import has_short_sums
 from tilesmith.kernels.operand import Operand, round_up
 
@@ -200,11 +201,13 @@ def _turned(halves: TensorMap, read: Operand) -> TensorMap:
     )
 
 
+@cache
 def _kernel(twin: Kernel, *, turned: bool) -> Kernel:
     assert isinstance(twin.constants, GemmConstants) and twin.wgmma is not None
     c = twin.constants
     constants = replace(c, tf32=True, a_mn_major=turned, short_sums=has_short_sums(c.tile_m, c.tile_n))
-    return replace(twin, constants=constants, wgmma=replace(twin.wgmma, dtype=torch.float32, a_in_registers=turned))
+    wgmma = replace(twin.wgmma, dtype=torch.float32, a_in_registers=turned)
+    return replace(twin, constants=constants, wgmma=wgmma, parts=parts_of(constants))
 
 
 def kernels(device: Device) -> Iterator[Kernel]:

@@ -1,31 +1,42 @@
-// The epilogue of a consumer's part of a tile: see kernels/epilogue.cuh.
+// The first step of the epilogue of a consumer's part of a tile, before the activation: see kernels/epilogue.cuh.
 #pragma once
 
 #include "kernels/epilogue.cuh"
-#include "tile.cuh"
-#include "tile_store.cuh"
+#include "kernels/hopper/common.cuh"
 #include "vector.cuh"
 
 namespace tilesmith {
 
-constexpr Activation activation = plan::activation;
-constexpr bool is_in_two_steps = activation != Activation::none;
 constexpr bool bias_of_rows = plan::out_along_m;  // biases run along the lines of the output
+constexpr bool has_column_bias = has_epilogue && !bias_of_rows;
 constexpr bool has_residual = plan::residual_vector > 0;
-constexpr bool adds_first = has_residual && !is_in_two_steps;  // in the first step
+constexpr bool has_activation = plan::activation != Activation::none;
 
-// The bias of a tile. That of the columns goes to shared memory; a thread has no registers for all of it.
-template <int tile_n, int threads>
+// In shared memory: the bias of a consumer's columns. A thread has no registers for all of it.
+template <bool any>
+struct ColumnBias {
+  float bias[consumers][plan::tile_n];
+
+  __device__ __forceinline__ float* column_bias(int consumer) { return bias[consumer]; }
+};
+template <>
+struct ColumnBias<false> {
+  __device__ __forceinline__ float* column_bias(int) { return nullptr; }
+};
+
+// The bias of a tile, on its way there.
 struct TileBias {
-  static constexpr int own = bias_of_rows ? 2 : (tile_n + threads - 1) / threads;
+  static constexpr int own = bias_of_rows ? 2 : (plan::tile_n + warpgroup_threads - 1) / warpgroup_threads;
 
   float values[own];  // of columns; or of the two rows that the thread has
+
+  __device__ __forceinline__ TileBias() {}  // nothing that is not asked for is set
 
   // Starts to read it. `first_m` is the thread's first row, `first_n` the tile's first column.
   template <typename Epilogue>
   __device__ __forceinline__ void read(const Epilogue& epilogue, int first_m, int first_n, int end_m, int end_n,
                                        int thread) {
-    constexpr int step = bias_of_rows ? 8 : threads;
+    constexpr int step = bias_of_rows ? 8 : warpgroup_threads;
     const int first = bias_of_rows ? first_m : first_n + thread, last = (bias_of_rows ? end_m : end_n) - 1;
 #pragma unroll
     for (int i = 0; i < own; ++i) values[i] = epilogue.bias_at(min(first + i * step, last));
@@ -35,57 +46,20 @@ struct TileBias {
     if constexpr (!bias_of_rows)
 #pragma unroll
       for (int i = 0; i < own; ++i)
-        if (thread + i * threads < tile_n)
-          shared[thread + i * threads] = values[i];
+        if (thread + i * warpgroup_threads < plan::tile_n)
+          shared[thread + i * warpgroup_threads] = values[i];
   }
 };
 
-// Applies the epilogue to the elements that a thread has of a tile: see Fragment for their order.
-template <typename Output, typename Epilogue>
+// Applies the epilogue to the elements that a thread has of a tile: see common.cuh for their order.
 class TileEpilogue {
-  Epilogue epilogue_;
+ protected:
+  Epilogue<Output, max_batch_dims> epilogue_;
   const int end_m_, end_n_;
   const float* const column_bias_;  // of the thread's first column
   float row_bias_[2] = {};
   int first_m_ = 0, first_n_ = 0;  // the thread's
 
-  // Where the thread's rows of the residual begin.
-  struct RowStarts {
-    const Output* first[2];
-  };
-  __device__ __forceinline__ RowStarts residual_rows() const {
-    return {epilogue_.residual_from(first_m_, first_n_), epilogue_.residual_from(first_m_ + 8, first_n_)};
-  }
-  // Of the pair of columns that is the j-th of the thread, in its row h.
-  __device__ __forceinline__ Vector<Output, 2> residuals(const RowStarts& rows, int j, int h) const {
-    Vector<Output, 2> found = {};
-    if (first_m_ + 8 * h < end_m_ && first_n_ + 8 * j < end_n_) {
-      if constexpr (plan::residual_vector > 1) {
-        found = *reinterpret_cast<const Vector<Output, 2>*>(rows.first[h] + 8 * j);
-      } else {
-        const Output* const own = rows.first[h] + 8 * j * epilogue_.residual_step_n();
-        found = {own[0], first_n_ + 8 * j + 1 < end_n_ ? own[epilogue_.residual_step_n()] : Output{}};
-      }
-    }
-    return found;
-  }
-  // Of neighbours in a line from an element on: by one access if they are neighbours in memory, too.
-  static constexpr int per_vector = 16 / sizeof(Output);
-  template <bool along_m>
-  __device__ __forceinline__ Vector<Output, per_vector> residual_along(int m, int n) const {
-    using Together = Vector<Output, per_vector>;
-    const Output* const first = epilogue_.residual_from(m, n);
-    const long long step = along_m ? epilogue_.residual_step_m() : epilogue_.residual_step_n();
-    const int left = m < end_m_ && n < end_n_ ? (along_m ? end_m_ - m : end_n_ - n) : 0;
-    if (step == 1 && left >= per_vector && reinterpret_cast<unsigned long long>(first) % sizeof(Together) == 0)
-      return *reinterpret_cast<const Together*>(first);
-    Together found = {};
-#pragma unroll
-    for (int i = 0; i < per_vector; ++i)
-      if (i < left)
-        found.element[i] = first[i * step];
-    return found;
-  }
   __device__ __forceinline__ float added(float x, Output residual) const {
     return epilogue_.with_residual(x, widen<float>(residual));
   }
@@ -95,14 +69,13 @@ class TileEpilogue {
                                           const float* column_bias)
       : epilogue_(p), end_m_(end_m), end_n_(end_n), column_bias_(column_bias + threadIdx.x % 4 * 2) {}
 
-  template <typename Bias>
-  __device__ __forceinline__ void read_bias(Bias& bias, int first_m, int first_n, int thread) const {
+  // Starts to read the bias of a tile.
+  __device__ __forceinline__ void read_bias(TileBias& bias, int first_m, int first_n, int thread) const {
     bias.read(epilogue_, first_m, first_n, end_m_, end_n_, thread);
   }
 
   // The next results are those of the tile of this matrix and bias from this row of the thread and this column on.
-  template <typename Bias>
-  __device__ __forceinline__ void move_to(const BatchIndex& batch, int first_m, int first_n, const Bias& bias) {
+  __device__ __forceinline__ void move_to(const BatchIndex& batch, int first_m, int first_n, const TileBias& bias) {
     epilogue_.move_to(batch.at);
     first_m_ = first_m;
     first_n_ = first_n + threadIdx.x % 4 * 2;
@@ -115,26 +88,18 @@ class TileEpilogue {
   // The residual from an element on, whose lines may be read together.
   template <typename Rows>
   __device__ __forceinline__ Rows residual_from(const BatchIndex& batch, int m, int n) const {
-    Epilogue epilogue = epilogue_;
+    Epilogue<Output, max_batch_dims> epilogue = epilogue_;
     epilogue.move_to(batch.at);
     return {epilogue.residual_from(m, n), epilogue.residual_step_m(), end_m_ - m, end_n_ - n};
   }
 
-  // Whether the residual's rows are contiguous.
-  __device__ __forceinline__ bool has_rows_of_residual() const { return epilogue_.residual_step_n() == 1; }
-
-  // The first step, for `columns` columns from `first` on.
-  template <int first, int columns, int elements>
+  // Factor and bias, for `columns` columns from `first` on.
+  template <int first, int columns>
   __device__ __forceinline__ void begin(float (&sum)[elements]) const {
-    if constexpr (adds_first) {
-      const RowStarts rows = residual_rows();
-      begin<first, columns>(sum, [&](int j, int h) { return residuals(rows, j, h); });
-    } else {
-      begin<first, columns>(sum, [](int, int) { return Vector<Output, 2>{}; });
-    }
+    begin<first, columns, false>(sum, [](int, int) { return Vector<Output, 2>{}; });
   }
-  // The same with the pairs of the residual from elsewhere.
-  template <int first, int columns, int elements, typename Pairs>
+  // The same with the residual, of which `pairs` has two columns: the j-th that are the thread's, in its row h.
+  template <int first, int columns, bool with_residual = true, typename Pairs>
   __device__ __forceinline__ void begin(float (&sum)[elements], const Pairs& pairs) const {
 #pragma unroll
     for (int j = first / 8; j < (first + columns) / 8; ++j) {
@@ -148,55 +113,11 @@ class TileEpilogue {
         for (int e = 0; e < 2; ++e) {
           float& x = sum[4 * j + 2 * h + e];
           x = epilogue_.before_activation(x, bias_of_rows ? row_bias_[h] : of_columns.element[e]);
-          if constexpr (adds_first)
+          if constexpr (with_residual)
             x = added(x, residual.element[e]);
         }
       }
     }
-  }
-
-  // The second step, of results that are not rounded yet.
-  template <int first, int columns, int elements>
-  __device__ __forceinline__ void end(float (&results)[elements]) const {
-#pragma unroll
-    for (int i = first / 2; i < (first + columns) / 2; ++i)
-      results[i] = Epilogue::template with_activation<activation>(results[i]);
-    if constexpr (!has_residual)
-      return;
-    const RowStarts rows = residual_rows();
-#pragma unroll
-    for (int j = first / 8; j < (first + columns) / 8; ++j)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Vector<Output, 2> residual = residuals(rows, j, h);
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = results[4 * j + 2 * h + e];
-          x = added(x, residual.element[e]);
-        }
-      }
-  }
-
-  // The second step, of neighbours in a line that are rounded already, from row m and column n on.
-  template <bool along_m>
-  __device__ __forceinline__ Vector<unsigned, 4> end(const Vector<unsigned, 4>& staged, int m, int n) const {
-    Vector<Output, per_vector> residual;
-    if constexpr (has_residual)
-      residual = residual_along<along_m>(m, n);
-    Vector<unsigned, 4> stored;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float pair[2] = {widen<float>(Output{static_cast<unsigned short>(staged.element[i])}),
-                       widen<float>(Output{static_cast<unsigned short>(staged.element[i] >> 16)})};
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        pair[e] = Epilogue::template with_activation<activation>(pair[e]);
-        if constexpr (has_residual)
-          pair[e] = added(pair[e], residual.element[2 * i + e]);
-      }
-      stored.element[i] = narrow_pair<Output>(pair[0], pair[1]);
-    }
-    return stored;
   }
 };
 

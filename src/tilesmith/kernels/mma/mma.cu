@@ -12,10 +12,10 @@
 // The translation unit defines the constants in namespace plan before it includes this file.
 
 #include "batch.cuh"
-#include "kernels/epilogue.cuh"
 #include "kernels/mma/arithmetic.cuh"
 #include "kernels/mma/copied_tile.cuh"
 #include "kernels/mma/results.cuh"
+#include "kernels/whole_epilogue.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/warp.cuh"
 
@@ -23,7 +23,7 @@ namespace tilesmith {
 
 using plan::Element;
 using Own = Arithmetic<Element, Sum>;
-using OwnEpilogue = Epilogue<Output, max_batch_dims>;
+using OwnEpilogue = WholeEpilogue<Output, max_batch_dims>;
 using TileOfA =
     CopiedTile<Element, plan::tile_m, plan::tile_k, 2 * mmas_m, plan::threads, plan::a_along_k, plan::a_copy_bytes>;
 using TileOfB =

@@ -17,8 +17,8 @@
 // The translation unit defines the constants in namespace plan before it includes this file.
 
 #include "element.cuh"
-#include "kernels/epilogue.cuh"
 #include "kernels/simt/staged_tile.cuh"
+#include "kernels/whole_epilogue.cuh"
 #include "ptx/warp.cuh"
 #include "scheduler.cuh"
 
@@ -148,7 +148,7 @@ __device__ __forceinline__ void apply(const OwnEpilogue& epilogue, Row& sums, In
 template <typename Output>
 __device__ __forceinline__ void finish(const Sums& sums, Corner first, const Parameters& p) {
   Output* out = static_cast<Output*>(p.out);
-  Epilogue<Output, 1> epilogue(p.epilogue);
+  WholeEpilogue<Output, 1> epilogue(p.epilogue);
   const long long matrix = ptx::forgotten(blockIdx.y) + static_cast<long long>(gridDim.y) * blockIdx.z;
   for_batch_index(p, matrix, [&](int d, long long index) {
     out += index * p.batch[d].out_stride;

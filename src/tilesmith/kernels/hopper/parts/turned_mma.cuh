@@ -1,31 +1,36 @@
-// The products of a TF32 tile whose A goes through registers: see mma.cuh, and turned_tile.cuh for the reason.
+// How a consumer multiplies a step along K of a TF32 A that goes through registers: see turned_tile.cuh for the reason,
+// and mma.cuh for all others.
 #pragma once
 
-#include "ptx/barrier.cuh"
+#include "kernels/hopper/common.cuh"
+#include "kernels/hopper/turned_tile.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
-#include "tile.cuh"
 
 namespace tilesmith {
 
+static_assert(plan::tf32 && plan::a_mn_major && !plan::stationary_b);
+
+using ATile = TurnedTile<plan::tile_m>;
+using Ring = Pipeline<plan::stages, consumers, plan::cluster, 4>;
+
 // The fragments of half a stage are read while the products of the other half run.
-template <typename ATile, typename BTile, typename Ring, int elements>
-class TurnedAccumulation {
+class Products {
   static constexpr int half = ATile::steps / 2;
-  using Fragments = typename ATile::Fragment[half];
+  using Fragments = ATile::Fragment[half];
 
   Ring& ring_;
   const unsigned a_;  // this consumer's rows in the first stage
   const unsigned char* const b_;
   const int thread_ = threadIdx.x % warpgroup_threads;
-  const typename ATile::Reader reader_;
-  typename Ring::Position at_, previous_;
+  const ATile::Reader reader_;
+  Ring::Position at_, previous_;
   Fragments first_, second_;
 
   template <int from, int step = 0>
   __device__ __forceinline__ void read(Fragments& to) const {
     if constexpr (step < half) {
-      reader_.template read<from + step>(a_ + at_.stage * ATile::bytes, to[step]);
+      reader_.read<from + step>(a_ + at_.stage * ATile::bytes, to[step]);
       read<from, step + 1>(to);
     }
   }
@@ -58,8 +63,8 @@ class TurnedAccumulation {
  public:
   float sum[elements];
 
-  __device__ __forceinline__ TurnedAccumulation(Ring& ring, const unsigned char* a_stages,
-                                                const unsigned char* b_stages, int consumer)
+  __device__ __forceinline__ Products(Ring& ring, const unsigned char* a_stages, const unsigned char* b_stages,
+                                      int consumer)
       : ring_(ring),
         a_(ptx::shared_address(a_stages) + consumer * ATile::group_bytes),
         b_(b_stages),

@@ -1,27 +1,27 @@
-// The products of a tile: one consumer's loop over the stages of the ring. The products of one stage
+// How a consumer multiplies a step along K: the tensor cores read A and B in shared memory. The products of one step
 // run while those of the next are issued.
 #pragma once
 
-#include "ptx/barrier.cuh"
+#include "kernels/hopper/common.cuh"
 #include "ptx/wgmma.cuh"
-#include "tile.cuh"
 
 namespace tilesmith {
 
-// `stationary_b`: all stages use one tile of B.
-template <typename ATile, typename BTile, typename Ring, int elements, bool stationary_b>
-class Accumulation {
+using ATile = OperandTile<plan::tile_m, plan::a_mn_major, 1>;
+using Ring = Pipeline<plan::stages, consumers, plan::cluster>;
+
+class Products {
   Ring& ring_;
   const unsigned char* const a_;  // this consumer's rows in the first stage
   const unsigned char* const b_;
   const int thread_ = threadIdx.x % warpgroup_threads;
-  typename Ring::Position at_, previous_;
+  Ring::Position at_, previous_;
 
   // Starts the products of the stage that is next.
   __device__ __forceinline__ void multiply(bool accumulate) {
     ring_.wait_full(at_);
     const auto a = ATile::descriptor(a_ + at_.stage * ATile::bytes);
-    const auto b = BTile::descriptor(b_ + (stationary_b ? 0 : at_.stage * BTile::bytes));
+    const auto b = BTile::descriptor(b_ + b_stage(at_.stage) * BTile::bytes);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < tile_k / wgmma_k; ++step)
@@ -38,8 +38,8 @@ class Accumulation {
  public:
   float sum[elements];
 
-  __device__ __forceinline__ Accumulation(Ring& ring, const unsigned char* a_stages, const unsigned char* b_stages,
-                                          int consumer)
+  __device__ __forceinline__ Products(Ring& ring, const unsigned char* a_stages, const unsigned char* b_stages,
+                                      int consumer)
       : ring_(ring), a_(a_stages + consumer * ATile::group_bytes), b_(b_stages) {}
 
   // The first step of a tile along K.
