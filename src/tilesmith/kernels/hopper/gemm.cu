@@ -10,7 +10,7 @@
 // called so everywhere but where TMA counts elements.
 //
 // The translation unit defines the constants in namespace plan, and ptx::wgmma, before it includes this file, and then
-// the parts that the plan has picked (parts.py). Each defines some of these names:
+// the parts that the plan has picked (assembly.py). Each defines some of these names:
 //
 //   Results                    what a thread holds of a tile     narrow_results, wide_results
 //   Storer                     how they get to the output        store_boxes, store_vectors, store_lines

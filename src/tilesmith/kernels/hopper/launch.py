@@ -24,6 +24,7 @@ from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
 from tilesmith.kernels.epilogue import EpilogueParameters
 from tilesmith.kernels.fp32_split.terms import Findings, Split
 from tilesmith.kernels.hopper import catalogue
+from tilesmith.kernels.hopper.assembly import parts_of
 from tilesmith.kernels.hopper.constants import CommonConstants, GemmConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.layout import (
     Configuration,
@@ -33,7 +34,6 @@ from tilesmith.kernels.hopper.layout import (
     clusters_of,
     column_group,
 )
-from tilesmith.kernels.hopper.parts import parts_of
 from tilesmith.kernels.hopper.tiles import min_sums
 from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store

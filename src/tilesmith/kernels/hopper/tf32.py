@@ -23,9 +23,9 @@ from tilesmith.kernels.family import Candidate, SumWords
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import turn
+from tilesmith.kernels.hopper.assembly import parts_of
 from tilesmith.kernels.hopper.constants import GemmConstants
 from tilesmith.kernels.hopper.launch import GemmParameters
-from tilesmith.kernels.hopper.parts import parts_of
 from tilesmith.kernels.hopper.traits import has_short_sums
 from tilesmith.kernels.operand import Operand, round_up
 
