@@ -21,7 +21,7 @@ _SMALLEST_OF_OTHERS: Final = 32
 _LOG2_OF_LARGEST: Final = 14.2
 _BATCHES: Final = 0.25  # of the products
 _LOG2_OF_LARGEST_BATCH: Final = 8
-_LEAST_FLOPS, _MOST_FLOPS, _MOST_ELEMENTS = 2e6, 8e11, 7.5e8
+_MIN_FLOPS, _MAX_FLOPS, _MAX_ELEMENTS = 2e6, 8e11, 7.5e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class AnyShapes:
             batch = round(2 ** draw.uniform(1, _LOG2_OF_LARGEST_BATCH)) if draw.random() < _BATCHES else 0
             matrices = max(batch, 1)
             flops, elements = 2 * matrices * m * k * n, matrices * (m * k + k * n + m * n)
-            if _LEAST_FLOPS < flops < _MOST_FLOPS and elements < _MOST_ELEMENTS:
+            if _MIN_FLOPS < flops < _MAX_FLOPS and elements < _MAX_ELEMENTS:
                 return batch, m, k, n
 
 

@@ -9,8 +9,7 @@ from typing import Final
 
 import torch
 
-from tilesmith.core import cache_dir as user_files
-from tilesmith.core import device, packages
+from tilesmith.core import cache_dir, device, packages
 from tilesmith.core.errors import UnavailableError
 from tilesmith.runtime import archive, cache, compiler, driver
 from tilesmith.version import VERSION
@@ -101,7 +100,7 @@ def collect() -> Info:
         driver=found_driver,
         gpus=gpus,
         no_gpu=no_gpu,
-        cache=Cache(str(user_files.directory()), len(entries), sum(entry.size for entry in entries)),
+        cache=Cache(str(cache_dir.directory()), len(entries), sum(entry.size for entry in entries)),
         archives=tuple(
             Archive(str(found.path), arch, len(found), found.path.stat().st_size, found.is_current)
             for arch in device.ARCHITECTURES

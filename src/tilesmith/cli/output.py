@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _WIDTH_OF_A_PIPE: Final = 120  # columns, where there is no terminal to ask
-_LEAST_WIDTH: Final = 40
+_MIN_WIDTH: Final = 40
 _TRAILING: Final = re.compile(r"[ \t]+(?=\n|$)")
 
 
@@ -79,7 +79,7 @@ def console() -> "Console":
     options: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
     if sys.stdout.isatty():
         return Console(**options)
-    width = max(columns() or _WIDTH_OF_A_PIPE, _LEAST_WIDTH)
+    width = max(columns() or _WIDTH_OF_A_PIPE, _MIN_WIDTH)
     return Console(file=_Unpadded(sys.stdout), width=width, **options)  # type: ignore[arg-type]
 
 

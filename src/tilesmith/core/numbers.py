@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Final
 
 WIDTH: Final = 80
-_LEAST_WIDTH: Final = 40  # of a paragraph: a narrower one has a word in each line
+_MIN_WIDTH: Final = 40  # of a paragraph: a narrower one has a word in each line
 _width: Final = ContextVar("_width", default=WIDTH)
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _WORDS: Final = ("no", "one", "two", "three", "four", "five", "six")
@@ -93,7 +93,7 @@ def lines_of(columns: int | None) -> Iterator[None]:
     ...     paragraph("a sentence of about sixty letters, which is no longer than that")
     ['  a sentence of about sixty letters, which is no', '  longer than that']
     """
-    token = _width.set(min(WIDTH, max(columns or WIDTH, _LEAST_WIDTH)))
+    token = _width.set(min(WIDTH, max(columns or WIDTH, _MIN_WIDTH)))
     try:
         yield
     finally:
