@@ -97,8 +97,8 @@ epilogue: the last of a line that begins within a word
 epilogue: vectors past the last column
   kernels/hopper/parts/store_vectors.cuh
   test_hopper_layout.py::test_products_that_only_store_stay_inside_of_their_lines
-- if (line < lines.count && in_line < lines.length)
-+ if (line < lines.count)
+- if (line < out.count && in_line < out.length)
++ if (line < out.count)
 epilogue: columns that are stored directly
   kernels/hopper/parts/store_direct.cuh
   test_terms_emulated.py::test_single_steps_store_their_fragments_directly

@@ -28,29 +28,10 @@ class Storer : public Staging<true> {
   // What is staged has been written, or changed.
   __device__ __forceinline__ void publish() const { sync(); }
 
-  // Writes a few lines, as far as they are inside the output.
   __device__ __forceinline__ void send(int which, int part, const Destination& to) const {
-    constexpr int vector = 16 / sizeof(Output);
-    constexpr int per_line = Chunk::length / vector;
-    constexpr int at_once = lines_of_part * per_line / 32;
-    static_assert(at_once * 32 == lines_of_part * per_line);
-    const int first = part * lines_of_part;
-    const int first_line = to.first_m + first_m(), first_in_line = to.first_n + first_n(which);
     plan::OutputLines lines = lines_;
     lines.first = to.matrix;
-    Vector<unsigned, 4> staged[at_once];
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      const int at = i * 32 + lane_;
-      staged[i] = ptx::shared_load_vector(Chunk::address(chunk(which), first + at / per_line, at % per_line * vector));
-    }
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      const int at = i * 32 + lane_;
-      const int line = first_line + first + at / per_line, in_line = first_in_line + at % per_line * vector;
-      if (line < lines.count && in_line < lines.length)
-        *reinterpret_cast<Vector<unsigned, 4>*>(lines.first + line * lines.stride + in_line) = staged[i];
-    }
+    send_lines(lines, chunk(which), to.first_m + first_m(), to.first_n + first_n(which), part * lines_of_part, lane_);
   }
 
   // Both, of a whole chunk.
@@ -62,6 +43,29 @@ class Storer : public Staging<true> {
   }
 
   __device__ __forceinline__ void drain() const {}
+
+ private:
+  // Writes a few lines of a staged chunk from `first` on, as far as they are inside the output.
+  static __device__ __forceinline__ void send_lines(const plan::OutputLines& out, unsigned chunk, int first_line,
+                                                    int first_in_line, int first, int lane) {
+    constexpr int vector = 16 / sizeof(Output);
+    constexpr int per_line = Chunk::length / vector;
+    constexpr int at_once = lines_of_part * per_line / 32;
+    static_assert(at_once * 32 == lines_of_part * per_line);
+    Vector<unsigned, 4> staged[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const int at = i * 32 + lane;
+      staged[i] = ptx::shared_load_vector(Chunk::address(chunk, first + at / per_line, at % per_line * vector));
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const int at = i * 32 + lane;
+      const int line = first_line + first + at / per_line, in_line = first_in_line + at % per_line * vector;
+      if (line < out.count && in_line < out.length)
+        *reinterpret_cast<Vector<unsigned, 4>*>(out.first + line * out.stride + in_line) = staged[i];
+    }
+  }
 };
 
 }  // namespace tilesmith
