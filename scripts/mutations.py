@@ -45,9 +45,9 @@ swizzle: of a float32 tile across K
 - (((warp % 2 * 4 + h * 2 + row / 4) ^ k) * 16 + row % 4 * sizeof(float));
 + (((warp % 2 * 4 + h * 2 + row / 4) ^ k % 4) * 16 + row % 4 * sizeof(float));
 banks: places of a copied tile
-  kernels/fp64/copied_tile.cuh
+  kernels/mma/copied_tile.cuh
   test_kernel_parts.py
-- return (mn * depth + k) ^ mn / (4 * group) % 2 * 16;
+- return (mn * depth + k) ^ quarters ^ own_group / 4 % 2 * half_line;
 + return mn * depth + k;
 barrier: parity of the third round
   cuda/pipeline.cuh
@@ -109,11 +109,11 @@ realign: the end of a line that begins within a vector
   test_hopper_layout.py::test_operands_with_any_strides
 - const bool holds_some = own.at < c.length && own.at + j * vector < ahead[i] + c.length;
 + const bool holds_some = own.at + j * vector < c.length;
-realign: an odd number of segments before the second operand
+realign: the second operand begins with a warp of its own
   kernels/realign.cu
-  test_hopper_layout.py::test_lines_of_several_segments_are_realigned
-- task -= (copy.tasks + at_once - 1) / at_once * at_once;
-+ task -= copy.tasks;
+  test_hopper_layout.py::test_operands_with_any_strides
+- first -= (copy.vectors + of_warp - 1) / of_warp * of_warp;
++ first -= copy.vectors;
 terms: the end of K
   kernels/fp32_split/task.cuh
   test_terms_emulated.py::test_operands_of_any_strides_are_split
@@ -177,8 +177,8 @@ range check: scales past the last row
 plan: copies of a batch
   kernels/realign.py
   test_hopper_layout.py::test_batches_and_broadcasting
-- tasks=copy.lines * segments * math.prod(batch_size),
-+ tasks=copy.lines * segments,
+- vectors=copy.lines * vectors_of_line * math.prod(batch_size),
++ vectors=copy.lines * vectors_of_line,
 plan: alignment of a batch of results
   kernels/output.py
   test_hopper_layout.py::test_outputs_with_batches_in_any_order_of_dimensions
