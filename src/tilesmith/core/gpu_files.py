@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a GPU is: table `gpu` of its file. From public data sheets, not measured."""
+    """What a GPU is: table `gpu` of its file. Not measured; `source` says where it is from."""
 
     name: str  # as the driver says it
     names: tuple[str, ...]  # patterns of the names that this file is for, as `fnmatch` reads them
