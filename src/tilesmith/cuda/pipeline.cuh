@@ -28,21 +28,28 @@ struct Pipeline {
     }
   };
 
-  // One thread, before the barrier that starts the cluster's work.
-  __device__ __forceinline__ void init() {
+  // One thread of each of the block's warps, before the barrier that starts the cluster's work: if a single one had all
+  // of a long ring, that would put off the first load.
+  template <int warps>
+  __device__ __forceinline__ void init(int warp) {
 #pragma unroll
-    for (int s = 0; s < stages; ++s) {
-      ptx::barrier_init(full[s], 1);
-      ptx::barrier_init(empty[s], consumers * arrivals * cluster);
-    }
+    for (int first = 0; first < stages; first += warps)
+      if (const int s = first + warp; first + warps <= stages || s < stages) {
+        ptx::barrier_init(full[s], 1);
+        ptx::barrier_init(empty[s], consumers * arrivals * cluster);
+      }
     ptx::barrier_init_fence();
   }
 
-  // The producer waits for an empty stage, and announces the bytes that will fill it. The first
-  // round finds all stages empty.
-  __device__ __forceinline__ void acquire(Position at, unsigned bytes) {
+  // The producer's warp waits for an empty stage, and the one of its threads that is elected announces the bytes that
+  // will fill it. The first round finds all stages empty. All lanes go through the loop, so that what they agree on is
+  // in uniform registers, from where TMA takes its operands; and together: who is two rounds late waits for the wrong
+  // one.
+  __device__ __forceinline__ void acquire(Position at, unsigned bytes, bool is_elected) {
+    __syncwarp();
     ptx::barrier_wait(empty[at.stage], at.parity ^ 1);
-    ptx::barrier_arrive_expect(full[at.stage], bytes);
+    if (is_elected)
+      ptx::barrier_arrive_expect(full[at.stage], bytes);
   }
 
   // The producer waits until a stage that it has filled is empty again.

@@ -44,18 +44,21 @@ static_assert(sizeof(Shared) == plan::shared_bytes);
 
 // Has TMA load a tile of A, and of B unless that stays, for every step along K.
 __device__ __forceinline__ void load(const Parameters& p, Shared& shared, Share share, const Work& work, bool load_b,
-                                     Ring::Position& at, Ring::Position& last) {
+                                     bool is_elected, Ring::Position& at, Ring::Position& last) {
   constexpr unsigned short whole_cluster = (1 << plan::cluster) - 1;
   const int first_m = share.first_m(work.tile), first_n = share.first_n(work.tile);
   const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size);
   const BatchIndex a_batch = batch * p.a_moves, b_batch = batch * p.b_moves;
   for (int k = work.first_k; k < work.first_k + work.k_steps; ++k) {
     const int first_k = k * (plan::tf32 ? tile_k / 2 : tile_k);
-    shared.ring.acquire(at, ATile::bytes + (load_b ? BTile::bytes : 0));
-    ptx::Barrier& full = shared.ring.full[at.stage];
-    ATile::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
-    if (load_b)
-      BTile::load<dims>(shared.b[b_stage(at.stage)], p.b, first_n, first_k, b_batch, full, share.place, whole_cluster);
+    shared.ring.acquire(at, ATile::bytes + (load_b ? BTile::bytes : 0), is_elected);
+    if (is_elected) {
+      ptx::Barrier& full = shared.ring.full[at.stage];
+      ATile::load<dims>(shared.a[at.stage], p.a, first_m, first_k, a_batch, full, 0, 1);
+      if (load_b)
+        BTile::load<dims>(shared.b[b_stage(at.stage)], p.b, first_n, first_k, b_batch, full, share.place,
+                          whole_cluster);
+    }
     if constexpr (plan::stationary_b)
       last = at;
     at.advance();
@@ -65,13 +68,14 @@ __device__ __forceinline__ void load(const Parameters& p, Shared& shared, Share 
 __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Share share) {
   Ring::Position at, last;
   int columns = -1;  // whose tile of B stays
+  const bool is_elected = ptx::elect_one();
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     const Work work = tiles.work();
     const bool load_b = !plan::stationary_b || work.tile.n != columns;
     if (plan::stationary_b && load_b && columns >= 0)
       shared.ring.wait_empty(last);  // then nobody needs the old one
     columns = work.tile.n;
-    load(p, shared, share, work, load_b, at, last);
+    load(p, shared, share, work, load_b, is_elected, at, last);
   }
 }
 
@@ -81,23 +85,26 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm(const __grid
   const int warp = ptx::warp_uniform(threadIdx.x / 32);
   const Share share;
 
-  if (warp == 0 && ptx::elect_one()) {
-    ptx::prefetch_tensor_map(p.a);
-    ptx::prefetch_tensor_map(p.b);
-    shared.ring.init();
+  if (ptx::elect_one()) {
+    if (warp == 0) {
+      ptx::prefetch_tensor_map(p.a);
+      ptx::prefetch_tensor_map(p.b);
+    }
+    shared.ring.init<plan::threads / 32>(warp);
   }
   cluster_sync();
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
 
-  if (warp < 4) {
-    ptx::registers_decrease<plan::producer_registers>();
-    if (warp == 0 && ptx::elect_one())
-      produce(p, shared, share);
-    __syncwarp();
-  } else {
+  // In this order ptxas puts the producer first, whose first load is to start while the rest of the code arrives.
+  if (warp >= 4) {
     ptx::registers_increase<plan::consumer_registers>();
     consume(p, shared, share, warp / 4 - 1);
+  } else {
+    ptx::registers_decrease<plan::producer_registers>();
+    if (warp == 0)
+      produce(p, shared, share);
+    __syncwarp();
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)

@@ -44,7 +44,8 @@ static_assert(sizeof(Shared) == plan::shared_bytes);
 // one of them is a single term, that together with the last one of the other.
 template <int terms>
 __device__ __forceinline__ void load_terms(const Parameters& p, Shared& shared, Share share, const Work& work,
-                                           int first_term, bool load_b, Ring::Position& at, Ring::Position& last) {
+                                           int first_term, bool load_b, bool is_elected, Ring::Position& at,
+                                           Ring::Position& last) {
   constexpr unsigned short whole_cluster = (1 << plan::cluster) - 1;
   const int first_m = share.first_m(work.tile), first_n = share.first_n(work.tile);
   const BatchIndex batch = BatchIndex::of<plan::batch_dims>(work.batch, p.batch_size);
@@ -56,13 +57,15 @@ __device__ __forceinline__ void load_terms(const Parameters& p, Shared& shared, 
       const int from_end = terms - 1 - term;
       const int a_k = (first_term + (plan::a_terms > 1 ? from_end : 0)) * p.term_depth + k * tile_k;
       const int b_k = (first_term + (plan::a_terms > 1 ? term : from_end)) * p.term_depth + k * tile_k;
-      shared.ring.acquire(at, (with_a ? ATile::bytes : 0) + (with_b ? BTile::bytes : 0));
-      ptx::Barrier& full = shared.ring.full[at.stage];
-      if (with_a)
-        ATile::load<dims>(shared.a[at.stage], p.a, first_m, a_k, batch * p.a_moves, full, 0, 1);
-      if (with_b)
-        BTile::load<dims>(shared.b[plan::stationary_b ? term : at.stage], p.b, first_n, b_k, batch * p.b_moves, full,
-                          share.place, whole_cluster);
+      shared.ring.acquire(at, (with_a ? ATile::bytes : 0) + (with_b ? BTile::bytes : 0), is_elected);
+      if (is_elected) {
+        ptx::Barrier& full = shared.ring.full[at.stage];
+        if (with_a)
+          ATile::load<dims>(shared.a[at.stage], p.a, first_m, a_k, batch * p.a_moves, full, 0, 1);
+        if (with_b)
+          BTile::load<dims>(shared.b[plan::stationary_b ? term : at.stage], p.b, first_n, b_k, batch * p.b_moves, full,
+                            share.place, whole_cluster);
+      }
       if constexpr (plan::stationary_b)
         last = at;
       at.advance();
@@ -73,6 +76,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   Ring::Position at, last;
   int columns = -1;  // whose tile of B stays
   int loaded = 0;
+  const bool is_elected = ptx::elect_one();
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     if (loaded++ == 1 && !shared.passes(p))
       break;
@@ -82,8 +86,8 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
       shared.ring.wait_empty(last);  // then nobody needs the old one
     columns = work.tile.n;
     if (special)
-      load_terms<1>(p, shared, share, work, plan::terms, load_b, at, last);
-    load_terms<plan::terms>(p, shared, share, work, 0, load_b, at, last);
+      load_terms<1>(p, shared, share, work, plan::terms, load_b, is_elected, at, last);
+    load_terms<plan::terms>(p, shared, share, work, 0, load_b, is_elected, at, last);
   }
 }
 
@@ -93,33 +97,30 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
   const int warp = ptx::warp_uniform(threadIdx.x / 32);
   const Share share;
 
-  if (warp == 0 && ptx::elect_one()) {
-    ptx::prefetch_tensor_map(p.a);
-    ptx::prefetch_tensor_map(p.b);
-    shared.Check::init();
-    shared.ring.init();
-  }
-  cluster_sync();
-  ptx::grid_launch_dependents();
-  ptx::grid_dependency_wait();
-
   bool special = false;
   if constexpr (plan::runs == Runs::if_out_of_range) {
+    ptx::grid_dependency_wait();
     const RangeCheck found = *p.range_check;
     if (found == RangeCheck::in_range)
       return;
     special = found == RangeCheck::special;
   }
+
+  if (ptx::elect_one()) {
+    if (warp == 0) {
+      ptx::prefetch_tensor_map(p.a);
+      ptx::prefetch_tensor_map(p.b);
+      shared.Check::init();
+    }
+    shared.ring.init<plan::threads / 32>(warp);
+  }
+  cluster_sync();
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
   shared.find(p.a_extents, p.b_extents, p.schedule);
 
-  if (warp < 4) {
-    ptx::registers_decrease<plan::producer_registers>();
-    if (warp == 0 && ptx::elect_one())
-      produce(p, shared, share, special);
-    if (0 < warp && warp <= Check::warps)
-      shared.count(p, warp - 1);
-    __syncwarp();
-  } else {
+  // In this order ptxas puts the producer first, whose first load is to start while the rest of the code arrives.
+  if (warp >= 4) {
     ptx::registers_increase<plan::consumer_registers>();
     const int consumer = warp / 4 - 1;
     if constexpr (plan::runs == Runs::if_out_of_range)
@@ -130,6 +131,13 @@ extern "C" __global__ void __launch_bounds__(plan::threads, 1) gemm_fp32(const _
       consume_terms<PromotedProducts>(p, shared, share, consumer);
     else
       consume(p, shared, share, consumer);
+  } else {
+    ptx::registers_decrease<plan::producer_registers>();
+    if (warp == 0)
+      produce(p, shared, share, special);
+    if (0 < warp && warp <= Check::warps)
+      shared.count(p, warp - 1);
+    __syncwarp();
   }
   // A neighbour may still write to this block's shared memory, or arrive at its barriers.
   if constexpr (plan::cluster > 1)
