@@ -118,12 +118,40 @@ def get_init_inputs():
     return [4, 3]
 """
 
-MODELS = {"perceptron": PERCEPTRON, "attention": ATTENTION, "encoder": ENCODER, "convolution": CONVOLUTION}
-OTHER_INPUTS = {
+RECURRENT = """
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.lstm = nn.LSTM(6, width, 2, dropout=0.25, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(2 * width, width, bias=False)
+        self.rnn = nn.RNN(width, width, nonlinearity="relu")
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x, hidden):
+        x, (_, cell) = self.lstm(x)
+        x, _ = self.gru(x)
+        return self.head(self.rnn(x, hidden)[0]), cell
+
+def get_inputs():
+    return [torch.randn(2, 7, 6), torch.randn(1, 7, 4)]
+
+def get_init_inputs():
+    return [4]
+"""
+
+MODELS = {
+    "perceptron": PERCEPTRON,
+    "attention": ATTENTION,
+    "encoder": ENCODER,
+    "convolution": CONVOLUTION,
+    "recurrent": RECURRENT,
+}
+OTHER_INPUTS: dict[str, list[tuple[torch.Tensor, ...]]] = {
     "perceptron": [(torch.randn(3, 6),), (torch.randn(17, 6),)],
     "attention": [(torch.randn(1, 10, 8),), (torch.randn(3, 33, 8),)],
     "encoder": [(torch.randint(0, 20, (1, 5)),)],
     "convolution": [(torch.randn(7, 4, 12, 5),)],
+    "recurrent": [(torch.randn(5, 3, 6), torch.randn(1, 3, 4))],
 }
 
 
@@ -269,10 +297,10 @@ def test_a_constructor_that_draws_numbers_is_refused() -> None:
         recognize_here(file_of(text))
 
 
-def test_recurrent_layers_are_refused_at_once() -> None:
-    text = forward("return self.steps(x)[0]").replace("self.count = 0", "self.steps = nn.LSTM(6, 6)")
-    with pytest.raises(UnsupportedError, match=re.escape("self.steps is an nn.LSTM")):
-        recognize_here(file_of(text))
+def test_recurrent_layers_are_one_operation_of_torchs() -> None:
+    found = model_of(RECURRENT)
+    assert {"lstm", "gru", "rnn_relu"} <= set(found.left)
+    assert sum("_aten.lstm.input" in line for line in found.forward) == 1
 
 
 def test_a_model_crosses_processes() -> None:

@@ -97,10 +97,6 @@ def _refuse_models(problem: ProblemFile, model: nn.Module) -> None:
     name = problem.name
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise UnsupportedError(f"{name}: a part of Model has hooks, which would not run in the new forward")
-    for path, module in model.named_modules():
-        if isinstance(module, nn.RNNBase):
-            kind = type(module).__name__
-            raise UnsupportedError(f"{name}: self.{path} is an nn.{kind}, whose steps are torch's own: not supported")
 
 
 def _way(problem: ProblemFile, loaded: Loaded) -> list[Made]:

@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from tilesmith.kernelbench.products import ProductSpec
+from tilesmith.kernelbench.recurrent import torchs_own
 from tilesmith.kernelbench.rules import RefusalError
 
 _aten: Final = torch.ops.aten
@@ -248,8 +249,10 @@ class Spelling:
         """A call of torch's own operation."""
         target = node.target
         assert isinstance(target, torch._ops.OpOverload)
-        if target.namespace != "aten":
+        own = torchs_own(target)
+        if target.namespace != "aten" and own is None:
             raise RefusalError(_described(node))
+        called = own or f"{target._schema.name.removeprefix('aten::')}.{target._overloadname}"
         self._note(node)
         arguments = []
         schema = target._schema.arguments
@@ -258,11 +261,11 @@ class Spelling:
         for name, x in node.kwargs.items():
             if not (name == "layout" and x is torch.strided) and not (name in ("pin_memory", "device") and not x):
                 arguments.append(f"{name}={self._argument(name, x)}")
-        return f"_aten.{target._schema.name.removeprefix('aten::')}.{target._overloadname}({', '.join(arguments)})"
+        return f"_aten.{called}({', '.join(arguments)})"
 
     def _note(self, node: Node) -> None:
         self._parts.add("aten")
-        name = getattr(getattr(node.target, "_schema", None), "name", "aten::getitem").removeprefix("aten::")
+        name = getattr(getattr(node.target, "_schema", None), "name", "aten::getitem").partition("::")[2]
         if name not in _VIEWS and isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
             self._left[name.rstrip("_")] += 1
 

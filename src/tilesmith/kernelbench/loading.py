@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
+from tilesmith.kernelbench.recurrent import stand_in
 
 
 class UnsupportedError(ProblemError):
@@ -39,12 +40,14 @@ class Loaded:
 
 
 class _StaysOnMeta(TorchFunctionMode):
-    """Ignores every request for a device, pinned memory or a generator."""
+    """Ignores every request for a device, pinned memory or a generator, and runs recurrent layers as one operation."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
+        if recurrent := stand_in(func):
+            return recurrent(*args, **named)
         if func in _MOVES:
             return args[0]
         if func is Tensor.to:
