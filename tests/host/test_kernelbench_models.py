@@ -303,6 +303,17 @@ def test_recurrent_layers_are_one_operation_of_torchs() -> None:
     assert sum("_aten.lstm.input" in line for line in found.forward) == 1
 
 
+def test_without_products_there_are_no_kernels() -> None:
+    text = forward("return torch.tanh(x) + self.count")
+    assert not model_of(text).multiplies
+    module = written(file_of(text), model_of(text), H200, "fp32")
+    assert "cpp_extension" not in module
+    assert len(module.splitlines()) < 100
+    names: dict[str, Any] = {"__name__": "new"}
+    exec(module, names)
+    torch.testing.assert_close(names["ModelNew"]()(torch.ones(4, 6)), torch.ones(4, 6).tanh())
+
+
 def test_a_model_crosses_processes() -> None:
     found = model_of(CONVOLUTION)
     assert WholeModel.from_dict(found.to_dict()) == found

@@ -58,7 +58,7 @@ def optimized(
         with progress_line("starting") as say, Judge(problem, say=say) as judge:
             verdict = judge(output, accuracy=accuracy)
     elif not is_here:
-        for each, part in device_texts(plans, gpu):
+        for each, part in device_texts(plans, gpu) if recognized.multiplies else ():
             compiler.compile(part, each)
             compiled.append(each)
     return Optimized(

@@ -41,6 +41,11 @@ class Recognized:
         return cls(from_rows(data["expression"]), from_rows(data["evaluation"]), inputs)
 
     @property
+    def multiplies(self) -> bool:
+        """Whether any product in it is ours. What it does besides needs our kernels, too."""
+        return True
+
+    @property
     def nodes(self) -> list[Expression]:
         """The distinct nodes of both expressions, each after those that it is made of."""
         return list(dict.fromkeys([*nodes(self.expression), *nodes(self.evaluation)]))

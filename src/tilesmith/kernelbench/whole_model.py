@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tilesmith.kernelbench.products import ProductSpec
+
+_CALLS: Final = frozenset({"linear", "added", "einsum"})  # parts of a written module that multiply
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,27 @@ class WholeModel:
         products = tuple(ProductSpec.from_dict(x) for x in data["products"])
         return cls(**texts, products=products, left=data["left"], digest=data["digest"])
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether any product in it is ours."""
+        return not _CALLS.isdisjoint(self.parts) or any("_matmul(" in line for line in self.forward)
+
     def describe(self) -> str:
         """What is computed, as a person writes it."""
         left = self.describe_left()
         return f"a model with {self.describe_products()}" + (f"; left to torch: {left}" if left else "")
 
     def describe_products(self) -> str:
+        if not self.multiplies:
+            return "no product"
         count = len(self.products)
-        return "1 product" if count == 1 else f"{count or 'no'} products of different sizes"
+        return (
+            "1 product"
+            if count == 1
+            else f"{count} products of different sizes"
+            if count
+            else "products without a plan"
+        )
 
     def describe_left(self) -> str:
         """The operations that stay torch's, the most frequent first."""

@@ -103,6 +103,7 @@ def _of_model(problem: ProblemFile, model: WholeModel, device: Device, accuracy:
         accuracy=accuracy,
         note=". ".join(filter(None, notes)) or None,
         decorator=f"@_made_as({model.digest!r}, {model.settings!r})\n",
+        multiplies=model.multiplies,
     )
 
 
@@ -127,16 +128,18 @@ def module_text(
     accuracy: Accuracy,
     note: str | None = None,
     decorator: str = "",
+    multiplies: bool = True,
 ) -> str:
     """The text of a module with `ModelNew`.
 
     what          what it computes, for the first line
     plans         for its products: `plans_of`
-    parts         the functions that forward calls besides `_matmul`, which is always there
+    parts         the functions that forward calls besides `_matmul`
     constructor   definitions that the class needs, its bases and its body before forward: `constructor.constructor`
     forward       methods of the class, not indented
     note          one more sentence for the header, without its period
     decorator     of the class, a line
+    multiplies    whether it has products; without any it has no kernels, and nothing is built
     """
     definitions, bases, body = constructor
     values = {
@@ -145,7 +148,8 @@ def module_text(
         "gpu": (device.capability, device.sm_count),
         "plans": _plan_table(plans),
     }
-    text = "".join(template(f"{name}.py.in") for name in ("module", *(part for part in _PARTS if part in parts)))
+    first = "module" if multiplies else "torch"
+    text = "".join(template(f"{name}.py.in") for name in (first, *(part for part in _PARTS if part in parts)))
     model = f"{decorator}class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
     header = _header(what, plans, device, accuracy, note)
     return f"{header}\n{filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
