@@ -73,6 +73,7 @@ def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
         "gpu": "Tesla T4",
         "arch": "sm_75",
         "accuracy": "fp32",
+        "multiplies": True,
         "plan": None,
         "plans": [],
         "note": "All products run on the CUDA cores: kernels for tensor cores are for compute capability 9.0, not 7.5",

@@ -30,6 +30,7 @@ class Optimized:
     gpu: str
     arch: str
     accuracy: Accuracy
+    multiplies: bool  # it has products, and so kernels of ours
     plan: str | None  # of the costliest product; None if there is no product, or none that tensor cores do
     plans: tuple[str, ...]  # of all products that have one, the costliest first
     note: str | None  # why there is none, if there is a product
@@ -67,6 +68,7 @@ def optimized(
         gpu=gpu.name,
         arch=gpu.arch,
         accuracy=accuracy,
+        multiplies=recognized.multiplies,
         plan=plans[0].name if plans else None,
         plans=tuple(plan.name for plan in plans),
         note=note_of(recognized, gpu, accuracy),
@@ -87,7 +89,7 @@ def _here() -> Device:
 def report(result: Optimized) -> None:
     click.echo(f"{result.problem} computes {result.computes}")
     if result.plan is None:
-        click.echo("kernels for any GPU from Turing on")
+        click.echo("kernels for any GPU from Turing on" if result.multiplies else "no kernels of ours")
         if result.note is not None:
             click.echo(result.note)
     else:
