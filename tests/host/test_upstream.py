@@ -178,6 +178,38 @@ def test_the_judge_is_content_where_truth_is_next_to_nothing() -> None:
         assert bool(tally.complaints) != is_right, tally.complaints
 
 
+def test_random_numbers_are_compared_with_torchs_alone() -> None:
+    """float64 has others."""
+
+    def dropped(a: Tensor, b: Tensor) -> Tensor:
+        return product(a, b) * torch.randint(1, 9, (4, 5)) * (1 if a.dtype == torch.float32 else 7)
+
+    for factor, is_right in ((1.0, True), (1.001, False)):
+        switch, tally = Switch(), Tally()
+
+        def run(arguments: Any, switch: Switch = switch, factor: float = factor) -> Tensor:
+            return dropped(*arguments) * (factor if switch.is_on else 1.0)
+
+        judge(replace(sample_of(switch, product), run=run), switch.scope, tally)
+        assert tally.with_torch_alone == 5
+        assert bool(tally.complaints) != is_right, tally.complaints
+
+
+def test_infinities_must_be_at_the_same_places() -> None:
+    def infinite(a: Tensor, b: Tensor, place: int, sign: int) -> Tensor:
+        return product(a, b).masked_fill(torch.arange(20).view(4, 5) == place, sign * torch.inf)
+
+    for place, sign, is_right in ((3, 1, True), (4, 1, False), (3, -1, False)):
+        switch, tally = Switch(), Tally()
+
+        def run(arguments: Any, switch: Switch = switch, place: int = place, sign: int = sign) -> Tensor:
+            a, b = arguments
+            return infinite(a, b, place, sign) if switch.is_on else infinite(a, b, 3, 1)
+
+        judge(replace(sample_of(switch, product), run=run), switch.scope, tally)
+        assert bool(tally.complaints) != is_right, tally.complaints
+
+
 def test_the_judge_looks_at_what_is_written() -> None:
     for is_right in (True, False):
         switch, tally = Switch(), Tally()

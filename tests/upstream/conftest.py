@@ -2,8 +2,7 @@
 unless its marker is asked for, its files are not even read, since the databases take seconds to import."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,17 +31,26 @@ def gpu() -> None:
 
 
 @pytest.fixture
-def tally(record_property: Any) -> Iterator[Tally]:
-    """What a test did. It is sent to the summary, from whichever process it ran in."""
-    tally = Tally()
-    yield tally
-    record_property("upstream", {**asdict(tally), "left": dict(tally.left)})
+def tally() -> Tally:
+    """What a test does, which the summary adds up."""
+    return Tally()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Gives the tally to the report of a test, which goes to the process that writes the summary."""
+    report = yield
+    tally = getattr(item, "funcargs", {}).get("tally")
+    if report.when == "call" and tally is not None:
+        report.user_properties.append(("upstream", {**vars(tally), "left": dict(tally.left)}))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What was run, and what of it was ours."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
-    told = {each.nodeid: dict(each.user_properties)["upstream"] for each in reports if each.user_properties}
+    properties = {each.nodeid: dict(each.user_properties) for each in reports}
+    told = {name: each["upstream"] for name, each in properties.items() if "upstream" in each}
     if not told:
         return
     write = terminalreporter.write_line
