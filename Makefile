@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
 
-.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer fuzz-gpu soak-gpu results browser docs wheel format
+.PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer test-upstream fuzz-gpu soak-gpu results browser docs wheel format
 .PHONY: clean sdist check-dist test-package test-torch check-release hf-kernel
 
 demo: $(VENV)/ready
@@ -40,7 +40,7 @@ browser: $(VENV)/ready
 
 # What depends on torch, with another release of it, in an environment of its own: with CUDA's libraries, 5 GB in build.
 TORCH := 2.11.0
-OF_TORCH := op linear override dynamic_shapes pack mixed explain programs warmup distributed emulator_emulate
+OF_TORCH := op linear override upstream dynamic_shapes pack mixed explain programs warmup distributed emulator_emulate
 test-torch: export OMP_NUM_THREADS := 1
 test-torch: export OPENBLAS_NUM_THREADS := 1
 test-torch: build/torch-$(TORCH)/ready
@@ -60,6 +60,11 @@ test-gpu: $(VENV)/ready
 
 test-sanitizer: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m pytest tests -m sanitizer -n 4
+
+# PyTorch's own samples of its operators and modules, under an override. A worker is the time of a core, not of the GPU.
+test-upstream: export OMP_NUM_THREADS := 1
+test-upstream: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m pytest tests/upstream -m upstream -n 15 --disable-warnings
 
 # 20,000 random products against float64; and 300 that must keep their bits on a busy GPU. ARGS="--seed 1" draws others.
 fuzz-gpu soak-gpu: $(VENV)/ready

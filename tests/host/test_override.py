@@ -135,6 +135,62 @@ def test_additions_in_place(beta: float, alpha: float) -> None:
     assert went() == {"addmm": (1 + len(BATCH_A), 0), "baddbmm": (1, 0)}
 
 
+REACHED: list[tuple[str, Callable[[], Tensor], Tensor, dict[str, int]]] = [
+    ("addbmm", lambda: torch.addbmm(C, BATCH_A, BATCH_B), C + BATCH_AB.sum(0), {"addmm": 3}),
+    (
+        "addbmm, out",
+        lambda: torch.addbmm(C, BATCH_A, BATCH_B, out=torch.empty(5, 4)),
+        C + BATCH_AB.sum(0),
+        {"addmm": 3},
+    ),
+    ("addbmm_", lambda: C.clone().addbmm_(BATCH_A, BATCH_B), C + BATCH_AB.sum(0), {"addmm": 3}),
+    ("row @ matrix", lambda: A[0] @ B, AB[0], {"mm": 1}),
+    ("linear of a vector", lambda: nn.functional.linear(A[0], B.T), AB[0], {"mm": 1}),
+    ("linear of a vector, bias", lambda: nn.functional.linear(A[0], B.T, C[0]), AB[0] + C[0], {"addmm": 1}),
+    ("inner", lambda: torch.inner(A, B.T), AB, {"mm": 1}),
+    ("multi_dot", lambda: torch.linalg.multi_dot([A, B, torch.eye(4)]), AB, {"mm": 2}),
+    ("tensordot", lambda: torch.tensordot(A, B, 1), AB, {"mm": 1}),
+    ("einsum by a vector", lambda: torch.einsum("ij,j->i", A, B[:, 0]), AB[:, 0], {"bmm": 1}),
+]
+
+
+@pytest.mark.parametrize(("call", "expected", "calls"), [pytest.param(*each[1:], id=each[0]) for each in REACHED])
+def test_what_torch_makes_of_other_products_is_reached(
+    call: Callable[[], Tensor], expected: Tensor, calls: dict[str, int]
+) -> None:
+    with ours():
+        close(call(), expected)
+    assert went() == {operator: (count, 0) for operator, count in calls.items()}
+
+
+NOT_REACHED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mv": torch.mv,
+    "addmv": lambda a, v: torch.addmv(a[:, 0], a, v, beta=2, alpha=0.5),
+    "addmv_": lambda a, v: a[:, 0].clone().addmv_(a, v),
+    "matrix @ column": lambda a, v: a @ v,
+    "batch @ column": lambda a, v: a.expand(3, 5, 8) @ v,
+    "dot": lambda a, v: torch.dot(a[1], v),
+    "vdot": lambda a, v: torch.vdot(a[1], v),
+    "row @ column": lambda a, v: a[1] @ v,
+    "outer": lambda a, v: torch.outer(a[:, 0], v),
+    "addr": lambda a, v: torch.addr(a, a[:, 0], v),
+}
+
+
+@pytest.mark.parametrize("name", NOT_REACHED)
+def test_products_by_a_column_are_torchs_to_the_bit_and_so_are_their_gradients(name: str) -> None:
+    def value_and_gradients() -> tuple[Tensor, ...]:
+        a, v = A.clone().requires_grad_(), B[:, 0].clone().requires_grad_()
+        result = NOT_REACHED[name](a, v)
+        return result.detach(), *torch.autograd.grad(result.square().sum(), (a, v))
+
+    expected = value_and_gradients()
+    with ours():
+        found = value_and_gradients()
+    assert all(map(torch.equal, found, expected))
+    assert went() == {}
+
+
 def test_an_addition_in_place_has_gradients_and_torchs_errors() -> None:
     a, b, c = (x.clone().requires_grad_() for x in (A, B, C))
     with ours():
