@@ -1,0 +1,103 @@
+"""The place in a compiled program where a product is launched.
+
+Inductor's code makes a `Site` where it is loaded, one for each kind of product that it has, and calls it with tensors.
+Where sizes and strides are numbers, the site knows its launch after the first call: there is no key to be made and
+nothing to be looked up.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.core.accuracy import numerics
+from tilesmith.core.epilogue import Epilogue
+from tilesmith.override.stats import call_count
+from tilesmith.runtime.executor import CompiledPlan, planned
+from tilesmith.runtime.registry import DeferredError, Executor, executor_on
+from tilesmith.torch_ops.product import NO_EPILOGUE, composed
+
+_UNALIGNED = 15  # bits of an address that are 0 where torch's allocator put it
+
+
+class Site:
+    """A product and its epilogue, all but their tensors. Call it with a, b, the bias and the residual if it has them,
+    and `out`."""
+
+    __slots__ = (
+        *("_accuracy", "_activation", "_count", "_has_bias", "_has_residual", "_is_plain", "_is_static", "_operator"),
+        *("_out_dtype", "_residual_scale", "_run", "_scale"),
+    )
+
+    def __init__(
+        self,
+        operator: str,
+        accuracy: str | None = None,
+        out_dtype: torch.dtype | None = None,
+        activation: str | None = None,
+        scale: float = 1.0,
+        residual_scale: float = 1.0,
+        has_bias: bool = False,
+        has_residual: bool = False,
+        layouts: Any = None,
+    ) -> None:
+        self._operator, self._accuracy, self._out_dtype = operator, accuracy, out_dtype
+        self._activation, self._scale, self._residual_scale = activation, scale, residual_scale
+        self._has_bias, self._has_residual = has_bias, has_residual
+        self._is_static = layouts is not None  # the sizes and strides of all operands, which are those of every call
+        self._is_plain = not has_bias and not has_residual and activation is None and scale == 1
+        self._run: CompiledPlan | None = None
+
+    def __call__(self, a: Tensor, b: Tensor, *added: Tensor, out: Tensor) -> None:
+        run = self._run
+        if run is None or (a.data_ptr() | b.data_ptr() | out.data_ptr()) & _UNALIGNED:
+            self._first(a, b, added, out)
+            return
+        self._count.calls += 1
+        if self._is_plain:
+            run(a, b, out)
+            return
+        if any(each.data_ptr() & _UNALIGNED for each in added):
+            self._first(a, b, added, out)
+            return
+        run(a, b, out, None, self._epilogue(added))
+
+    def _epilogue(self, added: tuple[Tensor, ...]) -> Epilogue:
+        bias = added[0] if self._has_bias else None
+        residual = added[-1] if self._has_residual else None
+        return Epilogue(bias, self._activation, residual, self._scale, self._residual_scale)
+
+    def _first(self, a: Tensor, b: Tensor, added: tuple[Tensor, ...], out: Tensor) -> None:
+        """Finds the launch; or has others multiply, where none is to be kept."""
+        epilogue = self._epilogue(added)
+        executor = executor_on(a.device.type)
+        if executor is None:
+            out.copy_(composed(a, b, epilogue, self._out_dtype))
+            return
+        try:
+            self._multiply(executor, a, b, out, None if epilogue == NO_EPILOGUE else epilogue)
+        except DeferredError:  # the plan is noted, and will be ready the next time
+            out.copy_(composed(a, b, epilogue, self._out_dtype))
+
+    def _multiply(self, executor: Executor, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None) -> None:
+        resolved = numerics(self._accuracy, a.dtype)
+        if not self._is_static or any(each.data_ptr() & _UNALIGNED for each in (a, b, out)):
+            executor.multiply(a, b, resolved, self._out_dtype, out, None, epilogue)
+            self._counted(a, b, "in a compiled program")
+            return
+        plan = planned(a, b, executor.gpu_of(a), resolved, self._out_dtype, out, None, epilogue)
+        assert plan is not None  # operands are of one type
+        run = executor.compiled(plan, a.get_device())
+        run(a, b, out, None, epilogue)
+        self._counted(a, b, plan.name)
+        if isinstance(run, CompiledPlan) and not any(each.data_ptr() & _UNALIGNED for each in _tensors(epilogue)):
+            self._run = run
+
+    def _counted(self, a: Tensor, b: Tensor, reason: str) -> None:
+        kind = (self._operator, tuple(a.shape), tuple(b.shape), a.dtype, "tilesmith", reason)
+        self._count = call_count(kind)  # type: ignore[arg-type]
+        self._count.calls += 1
+
+
+def _tensors(epilogue: Epilogue | None) -> list[Tensor]:
+    return [] if epilogue is None else [each for each in (epilogue.bias, epilogue.residual) if each is not None]
