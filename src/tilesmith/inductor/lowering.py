@@ -35,8 +35,8 @@ class ProductKernel(ir.ExternKernelOut):
         super().codegen(wrapper)
 
     def _layouts(self) -> Any:
-        """Type, sizes and strides of each operand; None if some are not numbers."""
-        found = []
+        """The device, and type, sizes and strides of each operand; None if some are not numbers."""
+        found: list[Any] = [str(self.get_device())]
         operands: tuple[Any, ...] = (*self.inputs, self)
         for each in operands:
             numbers = [[*each.get_size()], [*each.get_stride()]]
