@@ -189,7 +189,7 @@ def difference(ways: list[Way]) -> float:
 def main(only: tuple[str, ...], seconds: float, mode: str | None) -> None:
     """Measures compiled programs with and without Tilesmith."""
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, mode {mode or 'default'}")
-    print(f"{'':14} {'Inductor':>11} {'with ours':>11} {'ratio':>7}   {'compiled in':>16}   our calls, torch's")
+    print(f"{'':14} {'Inductor':>11} {'with ours':>11} {'ratio':>7}   {'compiled in':>16}   calls, ours and torch's")
     wrong = []
     for name in only or PROGRAMS:
         make, dtype = PROGRAMS[name]

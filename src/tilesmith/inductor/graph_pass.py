@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 
 from tilesmith.core.accuracy import DEFAULT, Numerics, numerics
@@ -113,15 +114,19 @@ def _of_function(_: Predicate) -> str:
 
 def replace_products(graph: Graph, device_type: str, settings: Settings) -> None:
     """Has our operator compute each product of the graph that is ours, with what follows it."""
-    for node in list(graph.nodes):
-        chain = start(node)
-        if chain is None or node._erased or value_of(node).device.type != device_type or not node.users:
-            continue
-        resolved = settings.numerics or (numerics(None) if value_of(chain.a).dtype == torch.float32 else DEFAULT)
-        for candidate in with_what_follows(chain):
-            if _is_ours(candidate, settings, resolved):
-                _replace(graph, candidate, resolved)
-                break
+    with unset_fake_temporarily(), torch.no_grad():  # activations are compared by their values
+        for node in list(graph.nodes):
+            chain = None if node._erased or not node.users else start(node)
+            if chain is not None and value_of(node).device.type == device_type:
+                _replace_product(graph, chain, settings)
+
+
+def _replace_product(graph: Graph, chain: Chain, settings: Settings) -> None:
+    resolved = settings.numerics or (numerics(None) if value_of(chain.a).dtype == torch.float32 else DEFAULT)
+    for candidate in with_what_follows(chain):
+        if _is_ours(candidate, settings, resolved):
+            _replace(graph, candidate, resolved)
+            return
 
 
 def _is_ours(chain: Chain, settings: Settings, resolved: Numerics) -> bool:

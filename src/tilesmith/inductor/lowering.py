@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
@@ -40,7 +39,7 @@ class ProductKernel(ir.ExternKernelOut):
         operands: tuple[Any, ...] = (*self.inputs, self)
         for each in operands:
             numbers = [[*each.get_size()], [*each.get_stride()]]
-            if not all(isinstance(number, int | sympy.Integer) for part in numbers for number in part):
+            if any(getattr(number, "free_symbols", None) for part in numbers for number in part):
                 return None
             found.append((str(each.get_dtype()), *([int(number) for number in part] for part in numbers)))
         return found
