@@ -112,6 +112,7 @@ def then_multiplied(y: Tensor) -> Tensor:
             {"residual": True, "residual_scale": 0.5, "scale": 2.0},
         ),
         (lambda x, w, b: functional.linear(x, w, b), ((4, M, K), W, BIAS), {"bias": True}),
+        (lambda c, x, w: torch.addmm(c, x, w.T).view(4, -1, N), ((1, N), X, W), {"residual": True}),
         (
             lambda x, w, b, r: functional.linear(x, w, b) + r,
             ((4, M, K), W, BIAS, (4, M, N)),
@@ -293,6 +294,10 @@ def test_a_site_looks_nothing_up_after_its_first_call(monkeypatch: pytest.Monkey
             calls.append("plain" if epilogue is None else "with an epilogue")
             return torch.mm(a, b, out=out)
 
+        def at(self, a: int, b: int, out: Tensor, added: tuple[int, ...]) -> Tensor:
+            calls.append(f"{len(added)} of an epilogue")
+            return out
+
     def compiled(plan: Plan, index: int) -> executor.CompiledPlan:
         calls.append(plan.problem.out_shape.__repr__())
         return Plain(plan, 0, None)
@@ -309,7 +314,8 @@ def test_a_site_looks_nothing_up_after_its_first_call(monkeypatch: pytest.Monkey
     finally:
         registry.register("cpu", before)
     plans = ["(64, 48)"]
-    assert calls == [*plans, "plain", *plans, "with an epilogue", *["plain", "with an epilogue"] * 2]
+    first = [*plans, "plain", *plans, "with an epilogue"]
+    assert calls == first + ["0 of an epilogue", "5 of an epilogue"] * 2
 
 
 def test_caches_of_compiled_programs_know_the_settings() -> None:

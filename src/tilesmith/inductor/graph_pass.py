@@ -172,7 +172,7 @@ def _epilogue_of(chain: Chain, sums: torch.Tensor) -> Epilogue | None:
             return None
         if chain.view is not None:
             symbols = sum(isinstance(size, torch.SymInt) for size in value_of(chain.product).shape)
-            if not found.is_contiguous() or symbols > 1:
+            if not found.is_contiguous() or found.numel() != sums.numel() or symbols > 1:
                 return None  # rows of the product would not be rows of it, or are not known to be
             found = found.reshape(sums.shape)
         if not can_be_broadcast(found.shape, sums.shape):

@@ -13,9 +13,9 @@ from torch import Tensor
 from tilesmith.core.accuracy import numerics
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.override.stats import call_count
-from tilesmith.runtime.executor import CompiledPlan, planned
-from tilesmith.runtime.registry import DeferredError, Executor, executor_on
-from tilesmith.torch_ops.product import NO_EPILOGUE, composed
+from tilesmith.runtime.executor import CompiledPlan, eight_bytes, planned
+from tilesmith.runtime.registry import DeferredError, executor_on
+from tilesmith.torch_ops.product import composed
 
 _UNALIGNED = 15  # bits of an address that are 0 where torch's allocator put it
 
@@ -25,7 +25,17 @@ class Site:
     and `out`."""
 
     __slots__ = (
-        *("_accuracy", "_activation", "_count", "_has_bias", "_has_residual", "_is_plain", "_is_static", "_operator"),
+        *(
+            "_accuracy",
+            "_activation",
+            "_count",
+            "_factors",
+            "_has_bias",
+            "_has_residual",
+            "_is_plain",
+            "_is_static",
+            "_operator",
+        ),
         *("_out_dtype", "_residual_scale", "_run", "_scale"),
     )
 
@@ -46,58 +56,56 @@ class Site:
         self._has_bias, self._has_residual = has_bias, has_residual
         self._is_static = layouts is not None  # the sizes and strides of all operands, which are those of every call
         self._is_plain = not has_bias and not has_residual and activation is None and scale == 1
+        self._factors = eight_bytes(scale, residual_scale)
         self._run: CompiledPlan | None = None
 
     def __call__(self, a: Tensor, b: Tensor, *added: Tensor, out: Tensor) -> None:
-        run = self._run
-        if run is None or (a.data_ptr() | b.data_ptr() | out.data_ptr()) & _UNALIGNED:
-            self._first(a, b, added, out)
+        run, a_at, b_at = self._run, a.data_ptr(), b.data_ptr()
+        addresses = a_at | b_at | out.data_ptr()
+        epilogue: tuple[int, ...] = ()
+        if not self._is_plain:
+            bias_at = added[0].data_ptr() if self._has_bias else 0
+            residual_at = added[-1].data_ptr() if self._has_residual else 0
+            addresses |= bias_at | residual_at
+            epilogue = (0, 0, bias_at, residual_at, self._factors)
+        is_aligned = not addresses & _UNALIGNED
+        if run is None or not is_aligned:
+            self._otherwise(a, b, added, out, is_aligned)
             return
         self._count.calls += 1
-        if self._is_plain:
-            run(a, b, out)
-            return
-        if any(each.data_ptr() & _UNALIGNED for each in added):
-            self._first(a, b, added, out)
-            return
-        run(a, b, out, None, self._epilogue(added))
+        run.at(a_at, b_at, out, epilogue)
 
     def _epilogue(self, added: tuple[Tensor, ...]) -> Epilogue:
         bias = added[0] if self._has_bias else None
         residual = added[-1] if self._has_residual else None
         return Epilogue(bias, self._activation, residual, self._scale, self._residual_scale)
 
-    def _first(self, a: Tensor, b: Tensor, added: tuple[Tensor, ...], out: Tensor) -> None:
+    def _otherwise(self, a: Tensor, b: Tensor, added: tuple[Tensor, ...], out: Tensor, is_aligned: bool) -> None:
         """Finds the launch; or has others multiply, where none is to be kept."""
         epilogue = self._epilogue(added)
         executor = executor_on(a.device.type)
         if executor is None:
             out.copy_(composed(a, b, epilogue, self._out_dtype))
             return
+        what = None if self._is_plain else epilogue
+        resolved = numerics(self._accuracy, a.dtype)
         try:
-            self._multiply(executor, a, b, out, None if epilogue == NO_EPILOGUE else epilogue)
+            if not self._is_static or not is_aligned:
+                executor.multiply(a, b, resolved, self._out_dtype, out, None, what)
+                self._counted(a, b, "in a compiled program")
+                return
+            plan = planned(a, b, executor.gpu_of(a), resolved, self._out_dtype, out, None, what)
+            assert plan is not None  # operands are of one type
+            run = executor.compiled(plan, a.get_device())
+            run(a, b, out, None, what)
         except DeferredError:  # the plan is noted, and will be ready the next time
             out.copy_(composed(a, b, epilogue, self._out_dtype))
-
-    def _multiply(self, executor: Executor, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None) -> None:
-        resolved = numerics(self._accuracy, a.dtype)
-        if not self._is_static or any(each.data_ptr() & _UNALIGNED for each in (a, b, out)):
-            executor.multiply(a, b, resolved, self._out_dtype, out, None, epilogue)
-            self._counted(a, b, "in a compiled program")
             return
-        plan = planned(a, b, executor.gpu_of(a), resolved, self._out_dtype, out, None, epilogue)
-        assert plan is not None  # operands are of one type
-        run = executor.compiled(plan, a.get_device())
-        run(a, b, out, None, epilogue)
         self._counted(a, b, plan.name)
-        if isinstance(run, CompiledPlan) and not any(each.data_ptr() & _UNALIGNED for each in _tensors(epilogue)):
+        if isinstance(run, CompiledPlan):
             self._run = run
 
     def _counted(self, a: Tensor, b: Tensor, reason: str) -> None:
         kind = (self._operator, tuple(a.shape), tuple(b.shape), a.dtype, "tilesmith", reason)
         self._count = call_count(kind)  # type: ignore[arg-type]
         self._count.calls += 1
-
-
-def _tensors(epilogue: Epilogue | None) -> list[Tensor]:
-    return [] if epilogue is None else [each for each in (epilogue.bias, epilogue.residual) if each is not None]

@@ -24,8 +24,6 @@ _library.define(
 
 product = getattr(torch.ops, NAMESPACE).product.default
 
-NO_EPILOGUE = Epilogue()
-
 
 def composed(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
     """The same by torch's functions, in one type that holds sums: for tensors that no executor multiplies."""
@@ -54,8 +52,8 @@ def _product(
     executor = executor_on(a.device.type)
     if executor is None:
         return composed(a, b, epilogue, out_dtype)
-    what = None if epilogue == NO_EPILOGUE else epilogue
-    return executor.multiply(a, b, numerics(accuracy, a.dtype), out_dtype, None, None, what)
+    is_plain = bias is None and residual is None and activation is None and scale == 1
+    return executor.multiply(*(a, b, numerics(accuracy, a.dtype), out_dtype), epilogue=None if is_plain else epilogue)
 
 
 _library.impl("product", _product, "CUDA")
