@@ -3,11 +3,14 @@
 Graphs of CUDA tensors are made of fake ones, and read. What they compute is tested on CPU tensors, by the emulator.
 """
 
+import importlib
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ import tilesmith
 from tilesmith.core.device import named
 from tilesmith.core.plan import Plan
 from tilesmith.inductor import hook
+from tilesmith.inductor.backend import backend
 from tilesmith.inductor.graph_pass import ProductPass, compiling_by, replace_products
 from tilesmith.inductor.site import Site
 from tilesmith.override.settings import Settings
@@ -278,9 +282,13 @@ def a_backend_by_name() -> None:
     """The package's entry point is there where it is installed: here it has another name."""
     from torch._dynamo import register_backend
 
-    from tilesmith.inductor.backend import backend
-
     register_backend(backend, name="tilesmith_for_tests")
+
+
+def test_the_entry_point_of_the_backend_is_there() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["tilesmith"].partition(":")
+    assert getattr(importlib.import_module(module), name) is backend
 
 
 def test_a_site_looks_nothing_up_after_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
