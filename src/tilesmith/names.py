@@ -7,8 +7,11 @@ from tilesmith.core.errors import ColdCaptureError, CompilationError, DriverErro
 from tilesmith.core.packed import Packed
 from tilesmith.emulator import emulate
 from tilesmith.explain import Explanation
+from tilesmith.inductor import hook
 from tilesmith.override import Stat, Stats, disable, enable, override, stats
 from tilesmith.torch_ops import distributed
+
+hook.attach()
 
 __all__ = [
     "ColdCaptureError",

@@ -3,7 +3,7 @@
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -22,6 +22,7 @@ _SETTINGS: Final = 8  # at least, and at most twice as many, whose decisions are
 _MAX_REGISTRATIONS: Final = 64  # whose kernels live on for a while
 
 _lock = threading.RLock()
+_beginnings: Final[list[Callable[[], None]]] = []
 
 
 class _Interceptor:
@@ -130,10 +131,17 @@ def _previous(name: str, key: str) -> Function:
     return partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
 
 
+def when_one_begins(call: Callable[[], None]) -> None:
+    """Has a function called whenever an override begins."""
+    _beginnings.append(call)
+
+
 def _begin() -> str:
     """The type of device whose products are meant. What was counted before the first override is forgotten."""
     if _cuda.settings is None and _cpu.settings is None:
         stats.clear()
+    for call in _beginnings:
+        call()
     return "cuda" if executor_on("cpu") is None else "cpu"
 
 

@@ -160,6 +160,10 @@ class CompiledPlan:
     def add_residual(self, a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return self._run(a.data_ptr(), b.data_ptr(), None, (0, 0, 0, residual.data_ptr(), _TWO_ONES))
 
+    def at(self, a: int, b: int, out: torch.Tensor, added: tuple[int, ...]) -> torch.Tensor:
+        """The same for who has read the addresses: `added` are an epilogue's, with its factors, or nothing."""
+        return self._run(a, b, out, added)
+
     def _run(self, a: int, b: int, out: torch.Tensor | None, added: tuple[int, ...]) -> torch.Tensor:
         """Launches with the addresses of the operands, and of what there is besides in driver.BUFFERS."""
         if torch._C._cuda_getDevice() != self._device_index:
