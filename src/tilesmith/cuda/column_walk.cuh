@@ -27,6 +27,7 @@ class ColumnWalk {
     return index_ < schedule_.tiles_m * schedule_.tiles_n * schedule_.split_k * schedule_.batches;
   }
   __device__ __forceinline__ Work work() const { return {tile_, 0, 0, 0, schedule_.k_steps}; }
+  __device__ __forceinline__ Work urgent_work() const { return work(); }
   __device__ __forceinline__ void advance() {
     index_ += step_;
     tile_.m += rows_;

@@ -8,8 +8,12 @@ struct TileCoordinate {
   int n;
 };
 
-// Of counts. The compiler takes a dozen instructions less than for signed numbers.
+// Of counts. A division takes a hundred clocks: `skips` leaves it out where the quotient is zero, by a branch, which
+// costs those who have something else to do meanwhile more than it saves.
+template <bool skips>
 __device__ __forceinline__ int quotient(int dividend, int divisor) {
+  if (skips && dividend < divisor)
+    return 0;
   return static_cast<unsigned>(dividend) / static_cast<unsigned>(divisor);
 }
 
@@ -21,13 +25,13 @@ __device__ __forceinline__ int quotient(int dividend, int divisor) {
 //      2  6 10 ..
 //      3  7 11 ..
 //     (next group)
+template <bool skips = false>
 __device__ __forceinline__ TileCoordinate grouped_tile(int tile, int tiles_m, int tiles_n, int raster_group) {
   const int tiles_per_group = raster_group * tiles_n;
-  // A division takes a hundred clocks, for which the first load of a block would wait: small products have one group.
-  const int which = tile < tiles_per_group ? 0 : quotient(tile, tiles_per_group);
+  const int which = quotient<skips>(tile, tiles_per_group);
   const int within = tile - which * tiles_per_group;
   const int rows = min(raster_group, tiles_m - which * raster_group);
-  const int n = within < rows ? 0 : quotient(within, rows);
+  const int n = quotient<skips>(within, rows);
   return {which * raster_group + within - n * rows, n};
 }
 
@@ -41,13 +45,13 @@ struct Work {
 };
 
 // The tile of a schedule with this index. `several`: there may be more than one matrix or part of K.
-template <bool several, typename Schedule>
+template <bool several, bool skips, typename Schedule>
 __device__ __forceinline__ Work work_at(const Schedule& s, int index) {
   const int tiles = s.tiles_m * s.tiles_n;
-  const int matrix = several ? quotient(index, tiles) : 0;
-  const int batch = several ? quotient(matrix, s.split_k) : 0;
+  const int matrix = several ? quotient<false>(index, tiles) : 0;
+  const int batch = several ? quotient<false>(matrix, s.split_k) : 0;
   const int k_part = matrix - batch * s.split_k;
-  return {grouped_tile(index - matrix * tiles, s.tiles_m, s.tiles_n, s.raster_group), k_part, batch,
+  return {grouped_tile<skips>(index - matrix * tiles, s.tiles_m, s.tiles_n, s.raster_group), k_part, batch,
           k_part * s.k_steps + min(k_part, s.longer_parts), s.k_steps + (k_part < s.longer_parts)};
 }
 
@@ -78,7 +82,9 @@ class Walk {
   __device__ __forceinline__ bool more() const {
     return index_ < schedule_.tiles_m * schedule_.tiles_n * schedule_.split_k * schedule_.batches;
   }
-  __device__ __forceinline__ Work work() const { return work_at<several>(schedule_, index_); }
+  __device__ __forceinline__ Work work() const { return work_at<several, false>(schedule_, index_); }
+  // The same for the producer: the first load of a block waits for it, and small products have one group of tiles.
+  __device__ __forceinline__ Work urgent_work() const { return work_at<several, true>(schedule_, index_); }
   __device__ __forceinline__ void advance() { index_ += step_; }
 };
 

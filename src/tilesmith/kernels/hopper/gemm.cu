@@ -70,7 +70,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   int columns = -1;  // whose tile of B stays
   const bool is_elected = ptx::elect_one();
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    const Work work = tiles.work();
+    const Work work = tiles.urgent_work();
     const bool load_b = !plan::stationary_b || work.tile.n != columns;
     if (plan::stationary_b && load_b && columns >= 0)
       shared.ring.wait_empty(last);  // then nobody needs the old one

@@ -80,7 +80,7 @@ __device__ __forceinline__ void produce(const Parameters& p, Shared& shared, Sha
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
     if (loaded++ == 1 && !shared.passes(p))
       break;
-    const Work work = shared.without_zeros(tiles.work(), p.schedule);
+    const Work work = shared.without_zeros(tiles.urgent_work(), p.schedule);
     const bool load_b = !plan::stationary_b || work.tile.n != columns;
     if (plan::stationary_b && load_b && columns >= 0)
       shared.ring.wait_empty(last);  // then nobody needs the old one

@@ -66,7 +66,7 @@ __device__ __forceinline__ void produce_rs(const Parameters& p, Shared& shared, 
   Ring::Position at;
   const bool is_elected = ptx::elect_one();
   for (Tiles tiles(p.schedule, share); tiles.more(); tiles.advance()) {
-    const Work work = tiles.work();
+    const Work work = tiles.urgent_work();
     if (special)
       load_rs<1>(p, shared, share, work, plan::terms, is_elected, at);
     load_rs<plan::terms>(p, shared, share, work, 0, is_elected, at);
