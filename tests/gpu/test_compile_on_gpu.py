@@ -152,7 +152,7 @@ def test_a_backend_of_its_own() -> None:
     model, x = made(BF16)
     torchs = results(model, torch.compile(model), x)
     torch._dynamo.reset()
-    ours = results(model, torch.compile(model, backend=backend, fullgraph=True, mode="reduce-overhead"), x)
+    ours = results(model, torch.compile(model, backend=backend, fullgraph=True), x)
     assert_no_worse(model, x, ours, torchs)
 
 

@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
+from torch._inductor import scheduler
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -378,3 +381,23 @@ def test_the_pass_of_another_runs_before_ours() -> None:
     assert seen == ["other"]
     assert products(graph) == [{}]
     hook.install()  # again, which changes nothing
+
+
+def test_parts_of_a_graph_have_the_buffers_that_they_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor writes a function for each part that it could capture; on the CPU it would not, but for this."""
+    monkeypatch.setattr(scheduler.Scheduler, "should_partition", lambda *_: None)
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ w) @ w + 1
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    with ours(), torch.no_grad(), inductor_config.patch(graph_partition=True):
+        y, (code,) = run_and_get_code(torch.compile(program, fullgraph=True), x, w)
+    assert "def partition_0" in code and "tilesmith_" in code
+    torch.testing.assert_close(y, program(x, w))
+
+
+def test_what_is_captured_into_cuda_graphs_is_left_to_the_override() -> None:
+    with ours(), torch.no_grad(), inductor_config.patch({"triton.cudagraphs": True}):
+        _, (code,) = run_and_get_code(torch.compile(lambda x: x @ x, fullgraph=True), torch.randn(8, 8))
+    assert "tilesmith_" not in code

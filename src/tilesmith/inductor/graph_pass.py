@@ -62,6 +62,8 @@ class ProductPass(CustomGraphModulePass):
         settings = self._settings()
         if settings is None or config.cpp_wrapper or getattr(config, "fx_wrapper", False):
             return  # there, what launches our kernels cannot be called
+        if config.triton.cudagraphs:
+            return  # an override takes the products one by one, and they are captured with the rest
         lowering.register()
         replace_products(gm.graph, self._device_type, settings)
 

@@ -27,10 +27,11 @@ class ProductKernel(ir.ExternKernelOut):
         options = self._options | {"layouts": self._layouts()}
         arguments = ", ".join(f"{name}={each!r}" for name, each in options.items() if each is not None)
         self.python_kernel_name = f"{NAMESPACE}_{hashlib.sha256(arguments.encode()).hexdigest()[:12]}"
-        while (outer := getattr(wrapper, "parent_wrapper", None)) is not None:
-            wrapper = outer
-        wrapper.add_import_once(f"from {Site.__module__} import {Site.__name__} as {_SITE}")
-        wrapper.add_import_once(f"{self.python_kernel_name} = {_SITE}({arguments})")
+        whole = wrapper  # of a part of a graph, as those between captures are, the whole's has the imports
+        while (outer := getattr(whole, "parent_wrapper", None)) is not None:
+            whole = outer
+        whole.add_import_once(f"from {Site.__module__} import {Site.__name__} as {_SITE}")
+        whole.add_import_once(f"{self.python_kernel_name} = {_SITE}({arguments})")
         super().codegen(wrapper)
 
     def _layouts(self) -> Any:
