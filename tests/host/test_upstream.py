@@ -178,6 +178,19 @@ def test_the_judge_is_content_where_truth_is_next_to_nothing() -> None:
         assert bool(tally.complaints) != is_right, tally.complaints
 
 
+@pytest.mark.parametrize(("relative", "is_right"), [(3e-7, True), (3e-5, False)])
+def test_what_torchs_own_operations_magnify_may_be_as_large(relative: float, is_right: bool) -> None:
+    """After a steep function an error of the promised size in a product is fifty times as large."""
+    switch, tally = Switch(), Tally()
+
+    def steep(a: Tensor, b: Tensor) -> Tensor:
+        return torch.exp(10 * product(a, b) * (1 + relative * switch.is_on))
+
+    sample = sample_of(switch, steep, has_gradients=False)
+    judge(replace(sample, run=lambda x: steep(*x), is_product=False), switch.scope, tally)
+    assert bool(tally.complaints) != is_right, tally.complaints
+
+
 def test_random_numbers_are_compared_with_torchs_alone() -> None:
     """float64 has others."""
 
