@@ -9,8 +9,8 @@ from candidates import HONEST, UNINITIALISED, naive
 from tilesmith.core.device import installed
 from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
-from tilesmith.kernelbench.check.strict import L2_UNTOUCHED, OWN_KERNELS, POSSIBLE, PRECISION, UNTOUCHED
-from tilesmith.kernelbench.check.verdict import Verdict
+from tilesmith.kernelbench.check.strict import L2_UNTOUCHED, OWN_KERNELS, POSSIBLE, UNTOUCHED
+from tilesmith.kernelbench.check.verdict import PRECISION, Verdict
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import recognize
 from tilesmith.kernelbench.write import written

@@ -1,10 +1,13 @@
 """The judge on the CPU: candidates that are right, wrong in every way that a CPU can show, and broken; with a tool
 around the candidate's process; and with a problem that is none."""
 
+import signal
+import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +16,8 @@ import pytest
 from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
-from tilesmith.kernelbench.check.strict import NOTHING_KEPT, OWN_KERNELS, PRECISION, UNTOUCHED
-from tilesmith.kernelbench.check.verdict import Mode, Verdict
+from tilesmith.kernelbench.check.strict import NOTHING_KEPT, OWN_KERNELS, UNTOUCHED
+from tilesmith.kernelbench.check.verdict import PRECISION, Mode, Verdict
 from tilesmith.kernelbench.problem_file import ProblemError
 
 # All tests need the same verdicts, which take many processes: one worker has them.
@@ -49,9 +52,22 @@ def get_init_inputs():
 """
 
 HEAD = """
-import ctypes, os, subprocess, sys, threading, time
+import ctypes, json, os, subprocess, sys, threading, time
 import torch
 from torch import nn
+def is_reference(process):
+    try:
+        words = open(f"/proc/{process}/cmdline").read().split(chr(0))
+        place = os.readlink(f"/proc/{process}/cwd")
+    except OSError:
+        return False
+    is_ours = os.path.dirname(place) == os.path.dirname(os.getcwd())
+    return is_ours and "tilesmith.kernelbench.check.reference" in words
+def of_the_worker():
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals
 def product(a, b):
     return (a[:, :, None] * b[None]).sum(1)
 """
@@ -69,7 +85,7 @@ FORWARDS = {
     "wrong in many ways": """
         result = product(a, b)
         if self.calls == 1:
-            result[3, 4] += 0.01
+            result[3, 4] += 10
         match self.calls // 2:
             case 1:
                 a[1, 2] += 1
@@ -88,7 +104,9 @@ FORWARDS = {
                 result.zero_()
             case 8 if self.calls % 2:
                 result *= 1 + 2**-22
-            case 9:
+            case 9 if self.calls % 2:
+                result = result[0]
+            case 10:
                 class Lazy(torch.Tensor):
                     pass
                 result = result.as_subclass(Lazy)
@@ -109,6 +127,25 @@ FORWARDS = {
         return (a.reshape(32, 96, 1) * b.reshape(1, 96, 24)).sum(1)
         """,
     "torch's product": "return torch.nn.functional.linear(a, b.t())",
+    "moves in the last bits": "return product(a.flip(1), b.flip(0)) if self.calls % 2 else product(a, b)",
+    "has its strides built in": "return product(torch.as_strided(a, a.shape, (96, 1)), b)",
+    "ends the reference": """
+        if self.calls == 4:
+            for path in os.listdir("/proc"):
+                if path.isdigit() and is_reference(path):
+                    os.kill(int(path), 9)
+        return product(a, b)
+        """,
+    "nests its answer": """
+        of_the_worker()["channel"].sendall(b"[" * 10**6 + b"\\n")
+        time.sleep(1000)
+        """,
+    "answers in other types": """
+        answer = {"types": 5, "devices": {"cpu": 1}, "id": of_the_worker()["number"]}
+        of_the_worker()["channel"].sendall(json.dumps(answer).encode() + b"\\n")
+        time.sleep(1000)
+        """,
+    "ends by a signal without a name": "os.kill(os.getpid(), 40); time.sleep(1000)",
     "exits": "print('out of luck', file=sys.stderr, flush=True); os._exit(3)",
     "segfaults": "ctypes.string_at(0)",
     "takes all memory": "self.kept['all'] = [b'1' * 2**28 for _ in range(64)]; return product(a, b)",
@@ -246,7 +283,14 @@ class TestRight:
         assert [each.name for each in verdict.findings] == [
             *("builds", "given inputs", "given inputs, once more", OWN_KERNELS, NOTHING_KEPT),
             *("normal", "zeros and ones", "large", "few terms"),
-            *("stored by columns", "rows with gaps", "other sizes", UNTOUCHED, PRECISION),
+            *(
+                "stored by columns",
+                "rows with gaps",
+                "starts that are not aligned",
+                "other sizes",
+                UNTOUCHED,
+                PRECISION,
+            ),
         ]
         assert verdict.precision == "fp32"
         assert verdict.describe().startswith("RIGHT\n  ok      builds\n")
@@ -257,6 +301,12 @@ class TestRight:
         assert verdicts["right and loud"].right
         status = Path(f"/proc/{int(verdicts.place.read_text())}/stat")
         assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def test_results_that_move_in_their_last_bits(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["moves in the last bits"]
+        assert verdict.right, verdict.describe()
+        assert any(note.startswith("results move from call to call") for note in verdict.notes)
+        assert not verdicts["right and loud"].notes
 
     def test_a_layer_with_parameters(self, verdicts: Verdicts) -> None:
         verdict = verdicts["layer"]
@@ -294,13 +344,13 @@ class TestWrong:
     @pytest.mark.parametrize(
         ("trial", "said"),
         [
-            ("given inputs", "a second call on the same inputs gave another result"),
+            ("given inputs", "wrong: error"),  # by its second call
             ("given inputs, once more", "the inputs were changed"),
             ("zeros and ones", ""),  # whatever was in the memory: NaN, or something else that is not exact
             ("large", "shape (768,) instead of (32, 24)"),
             ("few terms", "torch.float64 instead of torch.float32"),
             ("stored by columns", "the result was not ready when the call returned"),
-            ("rows with gaps", "a second call on the same inputs gave another result"),
+            ("starts that are not aligned", "gave another result: shape (24,) instead of (32, 24)"),
             ("other sizes", "returned candidate.Lazy instead of torch.Tensor"),
         ],
     )
@@ -324,6 +374,13 @@ class TestWrong:
         assert failed(verdict) == ["other sizes", UNTOUCHED]
         assert detail(verdict, UNTOUCHED) == "replaced: Tensor.__matmul__, time.perf_counter, torch.matmul"
         assert "RuntimeError: shape '[32, 96, 1]' is invalid" in detail(verdict, "other sizes")
+
+    def test_what_is_right_for_the_given_inputs_is_told_apart(self, verdicts: Verdicts) -> None:
+        first = verdicts["has its strides built in"].describe().splitlines()[0]
+        assert first.startswith(
+            "WRONG: right for the given sizes and strides, not for: stored by columns, rows with gaps"
+        )
+        assert verdicts["has its strides built in"].finding("starts that are not aligned").passed
 
     def test_product_of_a_library(self, verdicts: Verdicts) -> None:
         verdict = verdicts["torch's product"]
@@ -350,6 +407,7 @@ class TestBroken:
         [
             ("exits", "exited with status 3\nout of luck"),
             ("segfaults", "killed by SIGSEGV"),
+            ("ends by a signal without a name", "killed by signal 40"),
             ("hangs", "no answer within 8 s"),
             ("takes all memory", "GiB of the host's memory, over 1.5"),
         ],
@@ -362,10 +420,20 @@ class TestBroken:
         assert verdict.finding("large").detail == "the candidate's process has ended"
         assert not verdict.right
 
-    def test_a_forged_answer(self, verdicts: Verdicts) -> None:
-        verdict = verdicts["speaks for the worker"]
+    @pytest.mark.parametrize("name", ["speaks for the worker", "nests its answer"])
+    def test_a_forged_answer(self, verdicts: Verdicts, name: str) -> None:
+        assert not verdicts[name].right
+        assert detail(verdicts[name], "given inputs") == "it wrote into the channel that is the judge's own"
+
+    def test_an_answer_of_other_types(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["answers in other types"]
+        assert detail(verdict, "given inputs") == "its process gave an answer that is not the worker's"
+
+    def test_a_reference_that_was_ended_fails_the_candidate(self, verdicts: Verdicts) -> None:
+        verdict = verdicts["ends the reference"]
+        assert failed(verdict)[0] == "normal"
+        assert "the reference's process ended: killed by SIGKILL" in detail(verdict, "normal")
         assert not verdict.right
-        assert detail(verdict, "given inputs") == "it wrote into the channel that is the judge's own"
 
 
 class TestOfficial:
@@ -422,3 +490,51 @@ def test_a_problem_that_cannot_be_used(tmp_path: Path) -> None:
     with Judge(problem, device="cpu") as judge, says_why:
         judge(problem)
     assert not judge._folder.exists()
+
+
+ENDING = """
+import sys
+from tilesmith.cli.check_run import _ended_by_signals
+from tilesmith.kernelbench.check.judge import Judge
+with _ended_by_signals(), Judge(sys.argv[1], device="cpu") as judge:
+    print(judge._folder, judge._reference._process.pid, flush=True)
+    judge(sys.argv[2])
+"""
+HANGING = """
+import os, time, torch
+open("MARK", "w").write(str(os.getpid()))
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_judge_that_is_told_to_end_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "problem.py").write_text(OTHER_PROBLEM)
+    (tmp_path / "candidate.py").write_text(HANGING.replace("MARK", str(mark)))
+    command = [sys.executable, "-c", ENDING, str(tmp_path / "problem.py"), str(tmp_path / "candidate.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as judging:
+        assert judging.stdout is not None
+        folder, reference = judging.stdout.readline().split()
+        wait_until(lambda: mark.exists() and mark.read_text() != "")
+        judging.send_signal(number)
+        status = judging.wait(30)
+    if number == signal.SIGKILL:  # the processes see to themselves
+        wait_until(lambda: not any(map(is_running, (reference, mark.read_text()))))
+    else:
+        assert status == 128 + number
+        assert not Path(folder).exists()
+    assert not is_running(reference)
+    assert not is_running(mark.read_text())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: str) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"

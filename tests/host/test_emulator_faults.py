@@ -133,7 +133,7 @@ a stage that is not released
   half kernels/hopper/parts/mma.cuh
 - ring_.release(previous_, thread_);\n    advance
 + advance
-  deadlock: .*block \(0, 0, 0\) threads 0-0: the mbarrier at \d+, parity 0: 2 of 2 arrivals
+  deadlock: .*block \(0, 0, 0\) threads 0-31: the mbarrier at \d+, parity 0: 2 of 2 arrivals
 fewer stages than a step of terms takes
   terms pipeline.cuh
 - if (++stage == stages) {

@@ -1,5 +1,6 @@
 """What is released: an sdist with all that git tracks, and its wheel, which has all that the package reads."""
 
+import configparser
 import os
 import shutil
 import subprocess
@@ -89,4 +90,9 @@ def test_the_metadata_are_valid_and_say_the_version(made: Distributions) -> None
     assert metadata.classifiers and metadata.requires_python
     named = {each.rpartition(" ")[2] for each in metadata.classifiers if ":: Python :: 3." in each}
     assert "3.11" in named and all(version in metadata.requires_python for version in named)
-    assert entry_points.split() == ["[console_scripts]", "tilesmith", "=", "tilesmith.cli:main"]
+    found = configparser.ConfigParser()
+    found.read_string(entry_points)
+    assert {name: dict(found[name]) for name in found.sections()} == {
+        "console_scripts": {"tilesmith": "tilesmith.cli:main"},
+        "torch_dynamo_backends": {"tilesmith": "tilesmith.inductor.backend:backend"},
+    }

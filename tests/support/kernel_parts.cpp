@@ -97,7 +97,10 @@ void walk(const Schedule& schedule, int blocks, int* visits, int* columns) {
     for (Tiles tiles(schedule, share); tiles.more(); tiles.advance()) {
       const Work work = tiles.work();
       const int matrix = work.batch * schedule.split_k + work.k_part;
-      ++visits[(matrix * schedule.tiles_m + work.tile.m) * schedule.tiles_n + work.tile.n];
+      const Work urgent = tiles.urgent_work();  // the producer's, which is the same
+      const bool is_same = urgent.tile.m == work.tile.m && urgent.tile.n == work.tile.n && urgent.batch == work.batch &&
+                           urgent.k_part == work.k_part && urgent.first_k == work.first_k;
+      visits[(matrix * schedule.tiles_m + work.tile.m) * schedule.tiles_n + work.tile.n] += is_same ? 1 : 1000;
       columns[block] += work.tile.n != last;
       last = work.tile.n;
     }
@@ -112,7 +115,7 @@ void walk_columns(const Schedule* schedule, int blocks, int* visits, int* column
   walk<ColumnWalk<Schedule, Share>>(*schedule, blocks, visits, columns);
 }
 void part_of_k(const Schedule* schedule, int k_part, int* first_and_count) {
-  const Work work = work_at<true>(*schedule, k_part * schedule->tiles_m * schedule->tiles_n);
+  const Work work = work_at<true, false>(*schedule, k_part * schedule->tiles_m * schedule->tiles_n);
   first_and_count[0] = work.first_k;
   first_and_count[1] = work.k_steps;
 }
