@@ -1,8 +1,13 @@
 """What `tilesmith check` does: it judges one candidate, or modules for a folder of problems."""
 
+import signal
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -12,7 +17,7 @@ from tilesmith.cli import UnusableError, print_json, progress_line
 from tilesmith.core import device as devices
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.kernelbench.check.judge import Judge
-from tilesmith.kernelbench.check.sandbox import Limits
+from tilesmith.kernelbench.check.sandbox import Limits, end_all
 from tilesmith.kernelbench.check.verdict import Mode, Verdict
 from tilesmith.kernelbench.check_all import CheckAll, summary
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile, problems_in
@@ -25,7 +30,7 @@ def check(
     try:
         ProblemFile.read(problem)  # what is wrong with it needs no GPU to be said
         _check_gpu()
-        with progress_line("starting") as say, Judge(problem, limits=limits, say=say) as judge:
+        with _ended_by_signals(), progress_line("starting") as say, Judge(problem, limits=limits, say=say) as judge:
             verdict = judge(candidate, mode=mode, accuracy=accuracy, sanitize=sanitize)
     except ProblemError as error:
         raise UnusableError(str(error)) from error
@@ -35,6 +40,25 @@ def check(
         click.echo(verdict.describe())
     if not verdict.right:
         raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the processes of candidates first, and remove what was written."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        end_all()
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_gpu() -> None:
@@ -50,7 +74,7 @@ def check_all(
     if not problems:
         raise UnusableError(f"{folder} has no problem files")
     _check_gpu()
-    with tempfile.TemporaryDirectory() as temporary:
+    with _ended_by_signals(), tempfile.TemporaryDirectory() as temporary:
         where = Path(temporary) if modules is None else modules
         where.mkdir(parents=True, exist_ok=True)
         here = devices.installed(torch.cuda.current_device())

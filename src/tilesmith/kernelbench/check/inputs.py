@@ -97,6 +97,19 @@ def _in_rows_with_gaps(x: Tensor) -> Tensor:
     return inside
 
 
+def shifted(given: Values) -> Values:
+    """The values as they are, each tensor behind the start of its memory by one element, which is poisoned."""
+    return [_behind_the_start(x) if isinstance(x, Tensor) else x for x in given]
+
+
+def _behind_the_start(x: Tensor) -> Tensor:
+    poison = math.nan if x.is_floating_point() else 1
+    buffer = torch.full((1 + x.numel(),), poison, dtype=x.dtype, device=x.device)
+    inside = buffer[1:].view(x.shape)
+    inside.copy_(x)
+    return inside
+
+
 def smaller(given: Values) -> Values | None:
     """Leading parts of the given inputs: every dimension of one size becomes the same smaller, odd size. None where
     an input may be an index, or a size is all that it is."""

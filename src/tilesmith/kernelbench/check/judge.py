@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from tilesmith.kernelbench.check import official, sanitizer, strict
+from tilesmith.kernelbench.check import official, sanitizer, strict, wire
 from tilesmith.kernelbench.check.sandbox import DeadProcessError, Limits, Sandbox
 from tilesmith.kernelbench.check.session import FailedError, Session
 from tilesmith.kernelbench.check.verdict import Finding, Mode, Verdict
@@ -45,6 +45,7 @@ class Judge:
         self._folder = Path(self._temporary.name)
         self._reference = Sandbox(_REFERENCE, self._new_folder(), Limits())
         self._seed: int | None = None  # of the parameters that the reference has now
+        self._unfit: dict[str, str] | None = None  # trials that it does not take, once it was asked
 
     def __enter__(self) -> Self:
         return self
@@ -62,12 +63,13 @@ class Judge:
         seed = _OFFICIAL_SEED if mode == "official" else secrets.randbits(62)
         with Sandbox(_WORKER, self._new_folder(), self._limits) as worker:
             self._load_reference(seed)
+            unfit = {} if mode == "official" else self._unfit_trials()
             session = Session(self.problem, self._device, seed, self._reference, worker, self._say)
             built = self._build(session, path)
             if not built.passed:
                 return Verdict(mode, (built,))
             with self._turn:
-                judged = official.judge(session) if mode == "official" else strict.judge(session, accuracy)
+                judged = official.judge(session) if mode == "official" else strict.judge(session, accuracy, unfit)
         findings = (built, *judged.findings)
         if sanitize:
             findings += (self._sanitized(path, seed),)
@@ -77,16 +79,33 @@ class Judge:
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     def _load_reference(self, seed: int) -> None:
+        if not self._reference.is_alive:  # a candidate may have ended it
+            self._reference.__exit__()
+            self._reference, self._seed = Sandbox(_REFERENCE, self._new_folder(), Limits()), None
         if self._seed == seed:
             return
         init = str(self._reference.folder / "init.pt")
+        self._ask_reference("load", problem=str(self.problem), device=self._device, seed=seed, init=init)
+        self._seed = seed
+
+    def _unfit_trials(self) -> dict[str, str]:
+        """The worker may import torch meanwhile, but has no candidate yet."""
+        if self._unfit is None:
+            with self._turn:
+                self._unfit = strict.unfit_trials(
+                    lambda kind, layout: self._ask_reference("unfit", kind=kind, layout=layout)["why"]
+                )
+        return self._unfit
+
+    def _ask_reference(self, do: str, **arguments: Any) -> wire.Message:
+        """Asks before there is a candidate: what goes wrong is the problem's fault."""
         try:
-            answer = self._reference.ask("load", problem=str(self.problem), device=self._device, seed=seed, init=init)
+            answer = self._reference.ask(do, **arguments)
         except DeadProcessError as died:
             raise ProblemError(f"{self.problem.name}: {died}") from None
         if "raised" in answer:
             raise ProblemError(f"{self.problem.name}: {answer['raised']}")
-        self._seed = seed
+        return answer
 
     def _build(self, session: Session, candidate: Path) -> Finding:
         session.say(f"building {candidate.name}")

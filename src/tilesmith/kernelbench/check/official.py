@@ -5,9 +5,8 @@ from typing import Final
 import torch
 
 from tilesmith.kernelbench.check import speed
-from tilesmith.kernelbench.check.session import FailedError, Session, UnfitError
+from tilesmith.kernelbench.check.session import FailedError, LostReferenceError, Session
 from tilesmith.kernelbench.check.verdict import Finding, Verdict
-from tilesmith.kernelbench.problem_file import ProblemError
 
 _TRIALS: Final = 5
 _SEED: Final = 42
@@ -30,8 +29,8 @@ def judge(session: Session) -> Verdict:
             work = session.ask_reference("work")
             samples = session.time(["fp32"], official=True)["samples"]
             timed = speed.summarise(samples, work, "tf32", official=True)
-        except (UnfitError, FailedError) as failed:
-            findings.append(Finding("speed", None if isinstance(failed, UnfitError) else False, str(failed)))
+        except (FailedError, LostReferenceError) as failed:
+            findings.append(Finding("speed", False, str(failed)))
     return Verdict("official", tuple(findings), None, timed, tuple(notes))
 
 
@@ -50,8 +49,6 @@ def _trial(session: Session, index: int, seed: int) -> Finding:
         session.make(seed=seed)
         session.run("take")
         answer = session.ask_reference("allclose")
-    except UnfitError as unfit:
-        raise ProblemError(str(unfit)) from None
-    except FailedError as failed:
+    except (FailedError, LostReferenceError) as failed:
         return Finding(name, False, str(failed))
     return Finding(name, "failed" not in answer, answer.get("failed", ""))

@@ -5,7 +5,6 @@ user.
 """
 
 import contextlib
-import json
 import os
 import secrets
 import select
@@ -19,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
+from weakref import WeakSet
 
 from tilesmith.kernelbench.check import wire
 
@@ -50,10 +50,24 @@ class DeadProcessError(Exception):
     """The process ended, or had to be. The message says why, with the first useful lines of what it printed."""
 
 
+_living: Final[WeakSet["Sandbox"]] = WeakSet()
+_is_ending = False
+
+
+def end_all() -> None:
+    """Ends all processes for good: no new ones can be started. For a program that was told to end."""
+    global _is_ending
+    _is_ending = True
+    for sandbox in list(_living):
+        sandbox.kill()
+
+
 class Sandbox:
     """A module of ours run as `python -m` with a folder of its own, spoken to through `ask`."""
 
     def __init__(self, module: str, folder: Path, limits: Limits, prefix: Sequence[str] = ()) -> None:
+        if _is_ending:
+            raise DeadProcessError("the judge was told to end")
         self.folder = folder
         self._limits = limits
         self._token = secrets.token_hex(16)
@@ -80,6 +94,7 @@ class Sandbox:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        _living.add(self)
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._drain, args=(self._process.stdout,), daemon=True)
         self._reader.start()
@@ -128,11 +143,8 @@ class Sandbox:
         while b"\n" not in self._buffer:
             self._wait_for_more(deadline)
         line, _, self._buffer = self._buffer.partition(b"\n")
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict) or answer.pop("id", None) != number:
+        answer = wire.received(line, number)
+        if answer is None:
             self.kill()
             raise DeadProcessError(_FORGED)
         return answer
@@ -202,7 +214,7 @@ class Sandbox:
         self._reader.join(timeout=1)
         reason = f"exited with status {status}"
         if status < 0:
-            reason = f"killed by {signal.Signals(-status).name}"
+            reason = f"killed by {_signal_name(-status)}"
         said = wire.first_useful_lines(self.printed)
         return DeadProcessError(f"{reason}\n{said}" if said else reason)
 
@@ -219,6 +231,14 @@ class Sandbox:
                 break
             members |= more
         return ((pid, resident) for pid, _, _, resident in found if pid in members)
+
+
+def _signal_name(number: int) -> str:
+    """
+    >>> _signal_name(11), _signal_name(40)
+    ('SIGSEGV', 'signal 40')
+    """
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
 
 
 def _processes() -> Iterator[tuple[int, int, int, int]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tilesmith.kernelbench.check.sandbox import DeadProcessError
-from tilesmith.kernelbench.check.session import FailedError, Session, UnfitError
+from tilesmith.kernelbench.check.session import FailedError, LostReferenceError, Session
 from tilesmith.kernelbench.check.verdict import Finding
 
 NAME: Final = "memcheck"
@@ -26,15 +26,13 @@ def command(tool: str) -> list[str]:
 def judge(session: Session) -> Finding:
     """Runs a candidate that was built in such a process once."""
     try:
-        try:
+        if session.ask_reference("unfit", kind="near", layout="smaller")["why"] is None:
             session.make("near", "smaller")
-        except UnfitError:
+        else:
             session.make()
         session.run("take")
         status = session.worker.finish()
-    except UnfitError as unfit:
-        return Finding(NAME, None, str(unfit))
-    except (FailedError, DeadProcessError) as failed:
+    except (FailedError, LostReferenceError, DeadProcessError) as failed:
         return Finding(NAME, False, "\n".join([str(failed), *_errors(session.worker.printed)]))
     errors = _errors(session.worker.printed)
     return Finding(NAME, status == 0 and not errors, "\n".join(errors) or f"exit status {status}" * (status != 0))

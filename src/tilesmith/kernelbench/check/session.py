@@ -1,13 +1,17 @@
 """A candidate's process and the reference's, together: what both modes do with them."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from tilesmith.kernelbench.check import wire
 from tilesmith.kernelbench.check.sandbox import DeadProcessError, Sandbox
+
+_NOTHING: Final[Mapping[str, wire.Kind]] = MappingProxyType({})
+_NOT_THE_WORKERS: Final = "its process gave an answer that is not the worker's"
 
 
 class FailedError(Exception):
@@ -16,6 +20,10 @@ class FailedError(Exception):
 
 class UnfitError(Exception):
     """The reference itself does not take such inputs, so that nothing follows for the candidate."""
+
+
+class LostReferenceError(Exception):
+    """The reference cannot say what is right, as it could before there was a candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +42,10 @@ class Session:
         """Where the candidate's process finds its inputs."""
         return self.worker.folder / "inputs.pt"
 
-    def call(self, do: str, want: Sequence[str] = (), **arguments: Any) -> wire.Message:
-        """Asks the candidate's process for an answer that has certain parts. FailedError for an error, after which the
-        process is ended if the error is one that a CUDA context does not survive, and for a process that died."""
+    def call(self, do: str, want: Mapping[str, wire.Kind] = _NOTHING, **arguments: Any) -> wire.Message:
+        """Asks the candidate's process for an answer that has certain parts, each of a kind. FailedError for an error,
+        after which the process is ended if the error is one that a CUDA context does not survive, and for a process
+        that died."""
         try:
             answer = self.worker.ask(do, **arguments)
         except DeadProcessError as died:
@@ -44,52 +53,54 @@ class Session:
         if "raised" in answer:
             if "CUDA error" in str(answer["raised"]):
                 self.worker.kill()
-            raise FailedError(str(answer["raised"]))
-        if not set(want) <= set(answer):
-            raise FailedError("its process gave an answer that is not the worker's")
+            raise FailedError(wire.first_useful_lines(str(answer["raised"])))
+        if not all(name in answer and is_right(answer[name]) for name, is_right in want.items()):
+            raise FailedError(_NOT_THE_WORKERS)
         return answer
 
     def ask_reference(self, do: str, **arguments: Any) -> wire.Message:
-        """Asks the reference's process. UnfitError for an error: what a model cannot do, it cannot demand."""
+        """Asks the reference's process. LostReferenceError for an error: it was tried without the candidate."""
         try:
             answer = self.reference.ask(do, **arguments)
         except DeadProcessError as died:
-            raise UnfitError(f"the reference's process ended: {died}") from None
+            raise LostReferenceError(f"the reference's process ended: {died}") from None
         if "raised" in answer:
-            raise UnfitError(f"the reference failed: {answer['raised']}")
+            raise LostReferenceError(f"the reference failed: {answer['raised']}")
         return answer
 
     def make(self, kind: str = "given", layout: str | None = None, seed: int | None = None) -> None:
         """Fresh inputs for the candidate, by default from a seed that nobody knows."""
         seed = secrets.randbits(62) if seed is None else seed
-        answer = self.ask_reference("make", kind=kind, layout=layout, seed=seed, path=str(self.inputs))
-        if "unfit" in answer:
-            raise UnfitError(answer["unfit"])
+        self.ask_reference("make", kind=kind, layout=layout, seed=seed, path=str(self.inputs))
 
     def time(self, classes: Sequence[str], *, official: bool) -> wire.Message:
         """Times beside torch's models of these classes, on the inputs: "samples", and what was "changed" meanwhile."""
-        return self.call(
-            *("time", ("samples", "changed")),
+        answer = self.call(
+            *("time", {"samples": wire.are_times, "changed": wire.is_texts}),
             problem=str(self.problem),
             seed=self.parameters_seed,
             inputs=str(self.inputs),
             classes=list(classes),
             official=official,
         )
+        if answer["samples"].keys() != {"candidate", *classes}:
+            raise FailedError(_NOT_THE_WORKERS)
+        return answer
 
     def run(self, take: str) -> wire.Message:
         """Calls the candidate on the inputs. The reference then takes what came out, by its function of that name, into
         memory of its own; its answer."""
         outputs = self.worker.folder / "outputs.pt"
-        answer = self.call("run", inputs=str(self.inputs), outputs=str(outputs))
-        if answer.get("types"):
-            raise FailedError(f"returned {', '.join(map(str, answer['types']))} instead of torch.Tensor")
-        if answer.get("devices") != [self.device]:
-            raise FailedError(f"results on {answer.get('devices')} instead of {self.device}")
+        want = {"types": wire.is_texts, "devices": wire.is_texts}
+        answer = self.call("run", want, inputs=str(self.inputs), outputs=str(outputs))
+        if answer["types"]:
+            raise FailedError(f"returned {', '.join(answer['types'])} instead of torch.Tensor")
+        if answer["devices"] != [self.device]:
+            raise FailedError(f"results on {', '.join(answer['devices'])} instead of {self.device}")
         try:
             answer = self.reference.ask(take, path=str(outputs))
         except DeadProcessError as died:
-            raise UnfitError(f"the reference's process ended: {died}") from None
+            raise LostReferenceError(f"the reference's process ended: {died}") from None
         finally:
             outputs.unlink(missing_ok=True)
         if "raised" in answer:

@@ -2,21 +2,21 @@
 
 import re
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tilesmith.bench import precision
-from tilesmith.kernelbench.check import speed
+from tilesmith.kernelbench.check import speed, wire
 from tilesmith.kernelbench.check.analysis import LIBRARY_PRODUCTS
-from tilesmith.kernelbench.check.session import FailedError, Session, UnfitError
-from tilesmith.kernelbench.check.verdict import Finding, Speed, Verdict
+from tilesmith.kernelbench.check.session import FailedError, LostReferenceError, Session, UnfitError
+from tilesmith.kernelbench.check.verdict import GIVEN, OTHER_FORMS, PRECISION, Finding, Speed, Verdict
 from tilesmith.kernelbench.problem_file import ProblemError
 
 OWN_KERNELS: Final = "no library's product"
 NOTHING_KEPT: Final = "nothing kept from earlier calls"
 UNTOUCHED: Final = "torch and clocks as they were"
 L2_UNTOUCHED: Final = "L2 as it was"
-PRECISION: Final = "precision"
 POSSIBLE: Final = "speed is possible"
 
 # Names of the kernels of cuBLAS and cuDNN. A candidate's own kernel may well have "gemm" in its name.
@@ -25,7 +25,9 @@ _LIBRARY_KERNEL: Final = re.compile(
     r"|(volta|turing|ampere|hopper|sm\d+)_\w*gemm",
     re.IGNORECASE,
 )
-_TRACED: Final = ("fresh operations", "again operations", "fresh kernels", "again kernels")
+_TRACED: Final = dict.fromkeys(
+    ("fresh operations", "again operations", "fresh kernels", "again kernels"), wire.is_texts
+)
 _PACE_CALLS: Final = 20
 _PACE_FACTOR: Final = 5.0  # the parent's clock may say this many times the events' time, and
 _PACE_SLACK: Final = 1.0  # milliseconds more a call, before it is a contradiction
@@ -40,21 +42,34 @@ class Trial:
     layout: str | None = None
 
 
-_FIRST: Final = (Trial("given inputs"), Trial("given inputs, once more"))
+_FIRST: Final = tuple(map(Trial, GIVEN))
 _REST: Final = (
     Trial("normal", "normal"),
     Trial("zeros and ones", "zeros and ones"),
     Trial("large", "large"),
     Trial("few terms", "few terms"),
-    Trial("stored by columns", "near", "transposed"),
-    Trial("rows with gaps", "near", "padded"),
-    Trial("other sizes", "near", "smaller"),  # the last, for it kills what has its sizes built in
+    # The last of them kills what has its sizes built in.
+    *(
+        Trial(name, "near", layout)
+        for name, layout in zip(OTHER_FORMS, ("transposed", "padded", "shifted", "smaller"), strict=True)
+    ),
 )
 
 
-def judge(session: Session, accuracy: str) -> Verdict:
-    """Judges a candidate that has been built. `accuracy` is the class that float32 results must have."""
-    strict = _Strict(session, accuracy)
+def unfit_trials(why: Callable[[str, str | None], str | None]) -> dict[str, str]:
+    """The trials whose inputs the reference does not take, each with the reason. `why` asks the reference, before there
+    is a candidate. ProblemError if it does not even take the given ones."""
+    found = {trial.name: reason for trial in (*_FIRST, *_REST) if (reason := why(trial.kind, trial.layout)) is not None}
+    for trial in _FIRST:
+        if trial.name in found:
+            raise ProblemError(found[trial.name])
+    return found
+
+
+def judge(session: Session, accuracy: str, unfit: Mapping[str, str]) -> Verdict:
+    """Judges a candidate that has been built. `accuracy` is the class that float32 results must have, and `unfit` are
+    the trials that the reference does not take."""
+    strict = _Strict(session, accuracy, unfit)
     for trial in _FIRST:
         strict.try_(trial)
     strict.trace()
@@ -64,22 +79,32 @@ def judge(session: Session, accuracy: str) -> Verdict:
     found = strict.judge_precision()
     if session.device == "cuda" and all(each.passed is not False for each in strict.findings):
         strict.time(found)
-    return Verdict("strict", tuple(strict.findings), found, strict.speed)
+    return Verdict("strict", tuple(strict.findings), found, strict.speed, strict.notes)
 
 
 class _Strict:
-    def __init__(self, session: Session, accuracy: str) -> None:
+    def __init__(self, session: Session, accuracy: str, unfit: Mapping[str, str]) -> None:
         self.findings: list[Finding] = []
         self.speed: Speed | None = None
         self._session = session
         self._accuracy = accuracy
+        self._unfit = unfit
+        self._moving: list[str] = []  # trials whose results are right, and not the same in each call
         self._measured: dict[str, dict[str, Any]] = {}  # by trial
 
     def _note(self, name: str, passed: bool | None, detail: str = "") -> None:
         self.findings.append(Finding(name, passed, detail))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self._moving:
+            return ()
+        return (f"results move from call to call, and are right each time: {', '.join(self._moving)}",)
+
     def try_(self, trial: Trial) -> None:
-        """Two calls on the same inputs: the first against float64, the second against the first."""
+        """Two calls on the same inputs, both against float64."""
+        if reason := self._unfit.get(trial.name):
+            return self._note(trial.name, None, reason)
         if not self._session.worker.is_alive:
             return self._note(trial.name, None, "the candidate's process has ended")
         self._session.say(f"comparing: {trial.name}")
@@ -94,14 +119,12 @@ class _Strict:
                 raise FailedError(found["failed"])
             self._measured[trial.name] = found
             self._judge_error(trial, found)
-            if not repeated["same"]:
-                raise FailedError("a second call on the same inputs gave another result")
         except UnfitError as unfit:
-            if trial in _FIRST:
-                raise ProblemError(str(unfit)) from None
             return self._note(trial.name, None, str(unfit))
-        except FailedError as failed:
+        except (FailedError, LostReferenceError) as failed:
             return self._note(trial.name, False, str(failed))
+        if not repeated["same"]:
+            self._moving.append(trial.name)
         return self._note(trial.name, True, _measured(found))
 
     def _judge_error(self, trial: Trial, found: dict[str, Any]) -> None:
@@ -117,8 +140,8 @@ class _Strict:
         try:
             self._session.make("near")
             seen = self._session.call("trace", _TRACED, inputs=str(self._session.inputs))
-        except (UnfitError, FailedError) as failed:
-            return self._note(OWN_KERNELS, None if isinstance(failed, UnfitError) else False, str(failed))
+        except (FailedError, LostReferenceError) as failed:
+            return self._note(OWN_KERNELS, False, str(failed))
         library = sorted(set(seen["fresh operations"]) & LIBRARY_PRODUCTS)
         library += sorted({name for name in seen["fresh kernels"] if _LIBRARY_KERNEL.search(name)})
         if library:
@@ -139,7 +162,7 @@ class _Strict:
         if not self._session.worker.is_alive:
             return self._note(UNTOUCHED, None, "the candidate's process has ended")
         try:
-            state = self._session.call("state", ("changed", "persisting_l2"))
+            state = self._session.call("state", {"changed": wire.is_texts, "persisting_l2": wire.is_whole})
         except FailedError as failed:
             return self._note(UNTOUCHED, False, str(failed))
         changed = state["changed"]
@@ -177,8 +200,8 @@ class _Strict:
             work = session.ask_reference("work")
             timed = session.time(classes, official=False)
             pace_ms = self._pace_ms()
-        except (UnfitError, FailedError) as failed:
-            return self._note(POSSIBLE, None if isinstance(failed, UnfitError) else False, str(failed))
+        except (FailedError, LostReferenceError) as failed:
+            return self._note(POSSIBLE, False, str(failed))
         self.speed = speed.summarise(timed["samples"], work, found or "fp32", official=False)
         impossible = None
         if timed["changed"]:

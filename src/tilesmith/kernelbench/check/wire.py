@@ -4,23 +4,61 @@ JSON, because the parent must not unpickle what a candidate's process says. Tens
 """
 
 import json
+import math
 import os
+import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 Message = dict[str, Any]
 Handler = Callable[..., Message]
+Kind = Callable[[object], bool]  # whether a part of an answer is what it must be
 
 _USEFUL_LINES = 12
 _LONGEST = 200  # characters of a line
+_LOOK_EVERY: Final = 1.0  # seconds, for the parent
+
+_sleep, _parent = time.sleep, os.getppid  # before a candidate replaces them
 
 
 def send(channel: socket.socket, message: Message) -> None:
     channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+def received(line: bytes, number: str) -> Message | None:
+    """The answer to a request; None if it is none, whatever it is. It may come from a candidate.
+
+    >>> received(b'{"id": "7", "changed": []}', "7"), received(b"[" * 10**5, "7"), received(b"\\xff", "7")
+    ({'changed': []}, None, None)
+    """
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) and answer.pop("id", None) == number else None
+
+
+def is_texts(x: object) -> bool:
+    return isinstance(x, list) and all(isinstance(each, str) for each in x)
+
+
+def is_whole(x: object) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def are_times(x: object) -> bool:
+    """Whether it is milliseconds by competitor."""
+    return isinstance(x, dict) and all(isinstance(row, list) and row and all(map(_is_time, row)) for row in x.values())
+
+
+def _is_time(x: object) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < math.inf
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:
@@ -30,6 +68,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
     {"raised": lines} for whatever it raises. It repeats the request's "id", which cannot be guessed."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
+    threading.Thread(target=_end_with, args=(_parent(),), daemon=True).start()
     channel = socket.socket(fileno=descriptor)
     with channel.makefile("rb") as requests:
         for line in requests:
@@ -42,6 +81,13 @@ def serve(handlers: Mapping[str, Handler]) -> None:
             except BaseException as error:
                 answer = {"raised": useful(error)}
             send(channel, {**answer, "id": number})
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process and its children after its parent, who could not if it was killed."""
+    while _parent() == parent:
+        _sleep(_LOOK_EVERY)
+    os.killpg(0, signal.SIGKILL)
 
 
 def useful(error: BaseException) -> str:

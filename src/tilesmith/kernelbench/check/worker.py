@@ -47,7 +47,7 @@ class Worker:
 
     def run(self, inputs: str, outputs: str) -> wire.Message:
         """One call on the inputs of a file. What came out, at once and a little later, and the inputs as they are
-        after it go to another file; {"types": names} if something came out that is no plain tensor."""
+        after it go to another file; "types" has the names of what came out and is no plain tensor."""
         given = exchange.load(inputs)
         self._poison()
         threads_before = _threads()
@@ -55,7 +55,7 @@ class Worker:
             results = loading.leaves(self._model(*self._filled(given)))
             types = [f"{type(x).__module__}.{type(x).__name__}" for x in results if type(x) is not Tensor]
             if types:
-                return {"types": types}
+                return {"types": types, "devices": []}
             tensors: list[Any] = results
             at_once = [x.clone() for x in tensors]  # on the stream of the caller, which need not wait for others
             self._settle(threads_before)
@@ -63,7 +63,7 @@ class Worker:
             self._said = {"at once": at_once, "settled": [x.clone() for x in tensors], "inputs": self._held}
             exchange.save(self._said, outputs)
             self._spoil(tensors)
-        return {"devices": sorted({x.device.type for x in tensors})}
+        return {"types": [], "devices": sorted({x.device.type for x in tensors})}
 
     def trace(self, inputs: str) -> wire.Message:
         """The operations and kernels of one call on fresh values, and of another on the same."""
