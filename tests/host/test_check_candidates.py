@@ -483,6 +483,14 @@ def test_what_the_sanitizer_says_is_a_finding(tmp_path: Path, monkeypatch: pytes
     assert verdict.finding(sanitizer.NAME).detail == said
 
 
+def test_inputs_whose_elements_share_memory(tmp_path: Path) -> None:
+    for name, source in (("problem", OTHER_PROBLEM), ("candidate", OTHER_CANDIDATE)):
+        (tmp_path / f"{name}.py").write_text(source.replace("torch.rand(50, 60)", "torch.rand(60).expand(50, 60)"))
+    with Judge(tmp_path / "problem.py", device="cpu") as judge:
+        verdict = judge(tmp_path / "candidate.py")
+    assert verdict.right, verdict.describe()
+
+
 def test_a_problem_that_cannot_be_used(tmp_path: Path) -> None:
     problem = tmp_path / "problem.py"
     problem.write_text("import torch\n")

@@ -38,16 +38,17 @@ def build(model: Any, arguments: list[Any], seed: int, device: str) -> Any:
 def on(device: str, values: list[Any]) -> list[Any]:
     """The tensors of a list on the device, with their strides and what lies in the gaps between their elements."""
     return [
-        _relaid(_storage(x).to(device), x) if isinstance(x, Tensor) and x.device.type != device else x for x in values
+        _relaid(storage_of(x).to(device), x) if isinstance(x, Tensor) and x.device.type != device else x for x in values
     ]
 
 
 def twins(values: list[Any]) -> list[Any]:
     """Copies of the tensors of a list, in memory of their own that is laid out in the same way."""
-    return [_relaid(_storage(x).clone(), x) if isinstance(x, Tensor) else x for x in values]
+    return [_relaid(storage_of(x).clone(), x) if isinstance(x, Tensor) else x for x in values]
 
 
-def _storage(x: Tensor) -> Tensor:
+def storage_of(x: Tensor) -> Tensor:
+    """All that lies in a tensor's memory, once each, also of one whose elements share it."""
     length = x.untyped_storage().nbytes() // x.element_size()
     return torch.as_strided(x.detach(), (length,), (1,), 0)
 

@@ -115,12 +115,12 @@ class Worker:
         if self._device == "cuda":
             for x in self._held:
                 if isinstance(x, Tensor) and x.is_floating_point():
-                    x.fill_(float("nan"))
+                    loading.storage_of(x).fill_(float("nan"))
             torch.cuda.synchronize()
             torch.cuda._sleep(_ASLEEP)
         for held, x in zip(self._held, given, strict=True):
             if isinstance(x, Tensor):
-                held.copy_(x)
+                loading.storage_of(held).copy_(loading.storage_of(x))
         return self._held
 
     def _settle(self, threads_before: Container[threading.Thread]) -> None:
@@ -162,7 +162,9 @@ class Worker:
 
 
 def _form(x: Any) -> Any:
-    return (x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x
+    if not isinstance(x, Tensor):
+        return x
+    return x.shape, x.stride(), x.dtype, x.storage_offset(), x.untyped_storage().nbytes()
 
 
 def main() -> None:
