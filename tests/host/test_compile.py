@@ -401,3 +401,11 @@ def test_what_is_captured_into_cuda_graphs_is_left_to_the_override() -> None:
     with ours(), torch.no_grad(), inductor_config.patch({"triton.cudagraphs": True}):
         _, (code,) = run_and_get_code(torch.compile(lambda x: x @ x, fullgraph=True), torch.randn(8, 8))
     assert "tilesmith_" not in code
+
+
+def test_a_torch_without_a_place_for_the_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "_is_installed", False)
+    monkeypatch.delattr("torch._inductor.codegen.common.custom_backend_passes")
+    with pytest.warns(UserWarning, match="has no place for Tilesmith's pass"):
+        hook.install()
+    hook.install()  # once

@@ -8,6 +8,7 @@ passes too; but in newer releases that is each thread's own, and backward graphs
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,10 +16,17 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
+import torch
+
 from tilesmith.override import registration
 
 _COMPILER: Final = "torch._inductor.compile_fx"  # once it is imported, so is all of Inductor
 _DEVICE_TYPES: Final = ("cuda", "cpu")  # CPU tensors are the emulator's
+
+_NO_PLACE: Final = (
+    f"Inductor of torch {torch.__version__} has no place for Tilesmith's pass: an override takes the products of "
+    "compiled programs one by one, without what follows them"
+)
 
 _is_installed = False
 _finder: "_Finder | None" = None
@@ -47,7 +55,11 @@ def install() -> None:
     if _is_installed:
         return
     _is_installed = True
-    from torch._inductor.codegen.common import custom_backend_passes, init_backend_registration
+    try:
+        from torch._inductor.codegen.common import custom_backend_passes, init_backend_registration
+    except ImportError:  # none of it is promised
+        warnings.warn(_NO_PLACE, stacklevel=2)
+        return
 
     from tilesmith.inductor.graph_pass import ProductPass
 
