@@ -6,12 +6,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from processes import is_running, soon
 
 from tilesmith.kernelbench.check import sanitizer
 from tilesmith.kernelbench.check.judge import Judge
@@ -294,8 +294,7 @@ class TestRight:
 
     def test_a_child_that_stays_is_ended(self, verdicts: Verdicts) -> None:
         assert verdicts["right and loud"].right
-        status = Path(f"/proc/{int(verdicts.place.read_text())}/stat")
-        assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+        assert not is_running(int(verdicts.place.read_text()))
 
     def test_results_that_move_in_their_last_bits(self, verdicts: Verdicts) -> None:
         verdict = verdicts["moves in the last bits"]
@@ -518,25 +517,13 @@ def test_a_judge_that_is_told_to_end_leaves_no_process(tmp_path: Path, number: s
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as judging:
         assert judging.stdout is not None
         folder, reference = judging.stdout.readline().split()
-        wait_until(lambda: mark.exists() and mark.read_text() != "")
+        assert soon(lambda: mark.exists() and mark.read_text() != "")
+        processes = int(reference), int(mark.read_text())
         judging.send_signal(number)
         status = judging.wait(30)
     if number == signal.SIGKILL:  # the processes see to themselves
-        wait_until(lambda: not any(map(is_running, (reference, mark.read_text()))))
+        assert soon(lambda: not any(map(is_running, processes)))
     else:
         assert status == 128 + number
         assert not Path(folder).exists()
-    assert not is_running(reference)
-    assert not is_running(mark.read_text())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_running(process: str) -> bool:
-    status = Path(f"/proc/{process}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+    assert not any(map(is_running, processes))

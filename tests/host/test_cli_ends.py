@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from processes import is_running, soon
 
 from tilesmith.bench.results import Results
 from tilesmith.cli import INTERRUPTED, explain, info, main
@@ -147,15 +146,8 @@ def get_init_inputs(): return []
         output, errors = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED
     assert (output, errors.strip()) == ("", "interrupted")
-    assert soon(lambda: not Path(f"/proc/{mark.read_text()}").exists())
+    assert soon(lambda: not is_running(int(mark.read_text())))
     assert not (tmp_path / "new.py").exists()
-
-
-def soon(condition: Any, seconds: float = 120.0) -> bool:
-    end = time.monotonic() + seconds
-    while not (now := bool(condition())) and time.monotonic() < end:
-        time.sleep(0.05)
-    return now
 
 
 def test_the_first_ctrl_c_counts_and_the_next_one_ends_the_process() -> None:

@@ -5,12 +5,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from processes import is_running, soon
 
 from tilesmith.cli import main, optimize_run
 from tilesmith.core.device import named
@@ -143,22 +143,6 @@ def test_the_process_that_traces_ends_with_the_command(problem: Path, tmp_path: 
         process.send_signal(number)
         assert process.wait(30) == -number
     assert soon(lambda: not is_running(worker))
-
-
-def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether it comes true within that time."""
-    end = time.monotonic() + seconds
-    while not (now := condition()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return now
-
-
-def is_running(process: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

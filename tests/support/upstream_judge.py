@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import programs
 import torch
+from programs import WITHIN_THE_PROMISE
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from upstream_samples import (
@@ -31,9 +33,8 @@ Scope = Callable[[], AbstractContextManager[Any]]
 Pieces = dict[str, Any]  # the results and gradients of a call, by what they are
 
 # The floor of the promise for float32, and one rounding for 16 bits, where sums are in float32. Relative to the norm.
-FLOOR: Final = {torch.float32: 3e-7, torch.float16: 1.05 * 2.0**-11, torch.bfloat16: 1.05 * 2.0**-8}
+FLOOR: Final = {torch.float32: programs.FLOOR, torch.float16: 1.05 * 2.0**-11, torch.bfloat16: 1.05 * 2.0**-8}
 ONE_ROUNDING: Final = 2.0**-24
-WITHIN_THE_PROMISE: Final = 5.0  # where several products follow one another, or what is done to them magnifies errors
 MEANINGLESS: Final = 0.1  # torch's error, where float64 may have other random numbers
 _SHAKES: Final = 3  # times that arguments are shaken, to see how errors are magnified
 SAME_CALL: Final = 1e-11  # of float64, which is left to torch: only sums by atomic additions differ

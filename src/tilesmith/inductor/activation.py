@@ -5,24 +5,20 @@ piece is run in doubles on a set of points, and compared with the activations th
 types are left out: the kernels compute in float32 from sums that are not rounded.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.nn import functional
+
+from tilesmith.core.epilogue import ACTIVATIONS
+from tilesmith.torch_ops.linear import finished
 
 convert: Final = torch.ops.prims.convert_element_type.default
 
 _MAX_NODES: Final = 16  # of a piece: gelu's approximation by tanh has eleven
-_FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "silu": functional.silu,
-}
 
 
 def find(root: Node, types: Iterable[torch.dtype]) -> tuple[Node, str] | None:
@@ -79,7 +75,7 @@ def _points() -> Tensor:
 
 @cache
 def _values() -> dict[str, Tensor]:
-    return {name: function(_points()) for name, function in _FUNCTIONS.items()}
+    return {name: finished(_points(), name, None) for name in ACTIVATIONS}
 
 
 def _name_of(root: Node, end: Node, piece: list[Node]) -> str | None:

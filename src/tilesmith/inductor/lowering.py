@@ -52,20 +52,18 @@ def _lowered(
     bias: Any = None,
     residual: Any = None,
     *,
-    activation: str | None = None,
     scale: float = 1.0,
     residual_scale: float = 1.0,
-    accuracy: str | None = None,
     out_dtype: torch.dtype | None = None,
+    **others: Any,
 ) -> Any:
     a, b = (ir.ExternKernel.require_stride1(ir.ExternKernel.realize_input(each)) for each in (a, b))
     added = [ir.ExternKernel.realize_input(each) for each in (bias, residual) if each is not None]
     is_batch = len(a.get_size()) > 2
     options = {
         "operator": ("bmm" if is_batch else "mm") if not added else ("baddbmm" if is_batch else "addmm"),
-        "accuracy": accuracy,
+        **others,
         "out_dtype": out_dtype,
-        "activation": activation,
         "scale": None if scale == 1 else scale,
         "residual_scale": None if residual_scale == 1 else residual_scale,
         "has_bias": None if bias is None else True,

@@ -25,18 +25,8 @@ class Site:
     and `out`."""
 
     __slots__ = (
-        *(
-            "_accuracy",
-            "_activation",
-            "_count",
-            "_factors",
-            "_has_bias",
-            "_has_residual",
-            "_is_plain",
-            "_is_static",
-            "_operator",
-        ),
-        *("_out_dtype", "_residual_scale", "_run", "_scale"),
+        *("_accuracy", "_activation", "_count", "_factors", "_has_bias", "_has_residual", "_is_plain", "_is_static"),
+        *("_operator", "_out_dtype", "_residual_scale", "_run", "_scale"),
     )
 
     def __init__(

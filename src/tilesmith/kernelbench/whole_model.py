@@ -53,14 +53,9 @@ class WholeModel:
     def describe_products(self) -> str:
         if not self.multiplies:
             return "no product"
-        count = len(self.products)
-        return (
-            "1 product"
-            if count == 1
-            else f"{count} products of different sizes"
-            if count
-            else "products without a plan"
-        )
+        if not self.products:
+            return "products without a plan"
+        return "1 product" if len(self.products) == 1 else f"{len(self.products)} products of different sizes"
 
     def describe_left(self) -> str:
         """The operations that stay torch's, the most frequent first."""

@@ -4,6 +4,8 @@ The pass over compiled graphs writes it; it has no gradient, since those graphs 
 `tilesmith.matmul` and `tilesmith.linear`.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.library import Library, register_fake
@@ -61,16 +63,7 @@ _library.impl("product", _product, "CPU")
 
 
 def _product_fake(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    *,
-    activation: str | None = None,
-    scale: float = 1.0,
-    residual_scale: float = 1.0,
-    accuracy: str | None = None,
-    out_dtype: torch.dtype | None = None,
+    a: Tensor, b: Tensor, *_: Any, accuracy: str | None = None, out_dtype: torch.dtype | None = None, **__: Any
 ) -> Tensor:
     check_call(a, b, accuracy)
     return a.new_empty(product_shape(a.shape, b.shape), dtype=result_dtype(common_dtype(a, b), out_dtype))
