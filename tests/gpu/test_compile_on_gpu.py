@@ -159,8 +159,12 @@ def test_a_backend_of_its_own() -> None:
 def test_what_is_left_is_torchs_when_it_runs_too() -> None:
     a = torch.randn(7683, 6774, device="cuda", dtype=BF16)
     b = torch.randn(6774, 2, device="cuda", dtype=BF16)
-    with torch.no_grad(), tilesmith.override():
-        found, (code,) = run_and_get_code(torch.compile(lambda a, b: torch.cumsum(a @ b, 0)), a, b)
+    program = torch.compile(lambda a, b: torch.cumsum(a @ b, 0))
+    with torch.no_grad():
+        with tilesmith.override():  # Inductor may time padded products, which are ours
+            _, (code,) = run_and_get_code(program, a, b)
+        with tilesmith.override():
+            found = program(a, b)
     assert "tilesmith" not in code
     assert found.shape == (7683, 2)
     assert {each.where for each in tilesmith.stats().entries} <= {"torch"}

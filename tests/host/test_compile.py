@@ -383,6 +383,85 @@ def test_the_pass_of_another_runs_before_ours() -> None:
     hook.install()  # again, which changes nothing
 
 
+def multiplied_with_zeros(x: Tensor, w: Tensor, added: Tensor | None = None) -> Tensor:
+    """As Inductor pads a product: all sizes to multiples of 8, and the part of the result that is wanted."""
+    (m, k), n = x.shape, w.shape[1]
+    more_m, more_k, more_n = -m % 8, -k % 8, -n % 8
+    if more_m or more_k:
+        x = torch.ops.aten.constant_pad_nd(x, [0, more_k, 0, more_m])
+    if more_k or more_n:
+        w = torch.ops.aten.constant_pad_nd(w, [0, more_n, 0, more_k])
+    if added is None:
+        result = torch.mm(x, w)
+    else:
+        zeros = added.new_zeros(*added.shape[:-1], more_n)
+        result = torch.addmm(torch.cat([added, zeros], -1) if more_n else added, x, w)
+    for dim, more in enumerate((more_m, more_n)):
+        if more:
+            result = torch.ops.aten.slice.Tensor(result, dim, 0, -more)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "copies"),
+    [
+        (lambda x, w: multiplied_with_zeros(x, w.T), ((2048, 768), (5921, 768)), 0),
+        (lambda x, w, b: multiplied_with_zeros(x, w.T, b), ((2048, 768), (5921, 768), (5921,)), 0),
+        (lambda d, w: multiplied_with_zeros(d, w), ((2048, 5921), (5921, 768)), 1),
+        (lambda d, x: multiplied_with_zeros(d.T, x), ((2048, 5921), (2048, 768)), 1),
+        (lambda a, b: multiplied_with_zeros(a, b), ((2045, 763), (763, 2051)), 2),
+    ],
+    ids=["result", "result and bias", "K", "A across K", "all"],
+)
+def test_products_that_inductor_padded_are_ours_as_they_were(
+    function: Callable[..., Tensor], shapes: Any, copies: int
+) -> None:
+    graph = graph_of(lambda *tensors: then_multiplied(function(*tensors)), *shapes)
+    (found,) = products(graph)
+    assert found == ({"bias": True} if len(shapes) == 3 else {})
+    assert not operations(graph) & {"constant_pad_nd", "cat", "slice"}
+    assert sum(node.target is torch.ops.tilesmith.aligned.default for node in graph.graph.nodes) == copies
+
+
+def test_an_operand_is_aligned_once_for_all_products() -> None:
+    def gradients(d: Tensor, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return multiplied_with_zeros(d, w), multiplied_with_zeros(d.T, x)
+
+    graph = graph_of(gradients, (2048, 5921), (5921, 768), (2048, 768))
+    assert products(graph) == [{}, {}]
+    assert sum(node.target is torch.ops.tilesmith.aligned.default for node in graph.graph.nodes) == 1
+
+
+def test_padding_that_is_the_users_own_stays() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return then_multiplied(torch.ops.aten.constant_pad_nd(x, [0, 0, 0, 3]) @ w)
+
+    graph = graph_of(program, (M, K), (K, N))
+    assert products(graph) == [{}]
+    assert "constant_pad_nd" in operations(graph)
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_unpadded_products_are_right(is_computed: bool) -> None:
+    """Inductor pads for GPUs alone, so the program does; and Inductor's own code writes lines that are aligned."""
+
+    def program(d: Tensor, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        d = torch.sin(d) if is_computed else d
+        return (
+            multiplied_with_zeros(d, w),
+            multiplied_with_zeros(d.T, x),
+            torch.cumsum(multiplied_with_zeros(x, w.T), 0),
+        )
+
+    d, w, x = (torch.randn(shape).bfloat16() for shape in ((19, 21), (21, 13), (19, 13)))
+    with ours(), torch.no_grad():
+        found, (code,) = run_and_get_code(torch.compile(program, fullgraph=True), d, w, x)
+    assert code.count("tilesmith_") > 3 and "(24, 1)" in code
+    with torch.no_grad():
+        for each, expected in zip(found, program(d.double(), w.double(), x.double()), strict=True):
+            assert (each - expected).norm() <= 0.01 * expected.norm()
+
+
 def test_parts_of_a_graph_have_the_buffers_that_they_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor writes a function for each part that it could capture; on the CPU it would not, but for this."""
     monkeypatch.setattr(scheduler.Scheduler, "should_partition", lambda *_: None)
@@ -395,12 +474,6 @@ def test_parts_of_a_graph_have_the_buffers_that_they_write(monkeypatch: pytest.M
         y, (code,) = run_and_get_code(torch.compile(program, fullgraph=True), x, w)
     assert "def partition_0" in code and "tilesmith_" in code
     torch.testing.assert_close(y, program(x, w))
-
-
-def test_what_is_captured_into_cuda_graphs_is_left_to_the_override() -> None:
-    with ours(), torch.no_grad(), inductor_config.patch({"triton.cudagraphs": True}):
-        _, (code,) = run_and_get_code(torch.compile(lambda x: x @ x, fullgraph=True), torch.randn(8, 8))
-    assert "tilesmith_" not in code
 
 
 def test_a_torch_without_a_place_for_the_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ _LAYOUTS: Final = frozenset(
     {"view", "reshape", "_unsafe_view", "permute", "expand", "slice", "select", "unsqueeze", "squeeze"}
 )
 
-# The overloads that are taken, with where their operands are.
-_PRODUCTS: Final[dict[Any, tuple[str, int]]] = {
+# The overloads that are taken, each with its name in settings, and how many arguments are before the operands.
+PRODUCTS: Final[dict[Any, tuple[str, int]]] = {
     _aten.mm.default: ("mm", 0),
     _aten.bmm.default: ("bmm", 0),
     _aten.addmm.default: ("addmm", 1),
@@ -81,9 +81,9 @@ def start(node: Node) -> Chain | None:
         a, b = node.args[:2]
         assert isinstance(a, Node) and isinstance(b, Node)
         return Chain(node, _WITH_OUT_DTYPE[node.target], a, b, node)
-    if node.target not in _PRODUCTS:
+    if node.target not in PRODUCTS:
         return None
-    operator, first = _PRODUCTS[node.target]
+    operator, first = PRODUCTS[node.target]
     a, b = node.args[first : first + 2]
     assert isinstance(a, Node) and isinstance(b, Node)
     chain = Chain(node, operator, a, b, node)

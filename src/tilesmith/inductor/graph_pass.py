@@ -25,7 +25,8 @@ from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.package import NAMESPACE, files
 from tilesmith.core.problem import Problem
 from tilesmith.inductor import lowering
-from tilesmith.inductor.chain import Chain, start, value_of, with_what_follows
+from tilesmith.inductor.chain import Chain, is_tensor, start, value_of, with_what_follows
+from tilesmith.inductor.padding import Padded, erase_unused, padded
 from tilesmith.inductor.sizes import hinted
 from tilesmith.override.cutover import torch_is_faster
 from tilesmith.override.registration import settings_in_force
@@ -62,8 +63,6 @@ class ProductPass(CustomGraphModulePass):
         settings = self._settings()
         if settings is None or config.cpp_wrapper or getattr(config, "fx_wrapper", False):
             return  # there, what launches our kernels cannot be called
-        if config.triton.cudagraphs:
-            return  # an override takes the products one by one, and they are captured with the rest
         lowering.register()
         replace_products(gm.graph, self._device_type, settings)
 
@@ -118,20 +117,41 @@ def replace_products(graph: Graph, device_type: str, settings: Settings) -> None
     """Has our operator compute each product of the graph that is ours, with what follows it."""
     with unset_fake_temporarily(), torch.no_grad():  # activations are compared by their values
         for node in list(graph.nodes):
-            chain = None if node._erased or not node.users else start(node)
-            if chain is not None and value_of(node).device.type == device_type:
+            if node._erased or not node.users or not is_tensor(node) or value_of(node).device.type != device_type:
+                continue
+            if (chain := start(node)) is None:
+                continue
+            before = padded(node)
+            if before is None or not _replace_padded(graph, chain, before, settings):
                 _replace_product(graph, chain, settings)
 
 
-def _replace_product(graph: Graph, chain: Chain, settings: Settings) -> None:
-    resolved = settings.numerics or (numerics(None) if value_of(chain.a).dtype == torch.float32 else DEFAULT)
+def _replace_padded(graph: Graph, chain: Chain, before: Padded, settings: Settings) -> bool:
+    """Replaces a product by what it was before it was padded, if it is ours both ways."""
+    if not _is_ours(chain, settings):
+        return False
+    new = before.insert(graph)
+    unpadded = start(new)
+    if unpadded is None or not _replace_product(graph, unpadded, settings):
+        before.undo(graph, new)
+        return False
+    erase_unused(graph, before.part)
+    return True
+
+
+def _replace_product(graph: Graph, chain: Chain, settings: Settings) -> bool:
     for candidate in with_what_follows(chain):
-        if _is_ours(candidate, settings, resolved):
-            _replace(graph, candidate, resolved)
-            return
+        if _is_ours(candidate, settings):
+            _replace(graph, candidate, _numerics_of(candidate, settings))
+            return True
+    return False
 
 
-def _is_ours(chain: Chain, settings: Settings, resolved: Numerics) -> bool:
+def _numerics_of(chain: Chain, settings: Settings) -> Numerics:
+    return settings.numerics or (numerics(None) if value_of(chain.a).dtype == torch.float32 else DEFAULT)
+
+
+def _is_ours(chain: Chain, settings: Settings) -> bool:
     a, b = value_of(chain.a), value_of(chain.b)
     sixteen = a.dtype in SIXTEEN_BITS and chain.out_dtype == torch.float32
     if (
@@ -152,7 +172,8 @@ def _is_ours(chain: Chain, settings: Settings, resolved: Numerics) -> bool:
     epilogue = _epilogue_of(chain, meta_sums)
     if epilogue is None:
         return False
-    problem = Problem.of(*(meta_a, meta_b), accuracy=resolved.accuracy, out_dtype=chain.out_dtype, epilogue=epilogue)
+    accuracy = _numerics_of(chain, settings).accuracy
+    problem = Problem.of(*(meta_a, meta_b), accuracy=accuracy, out_dtype=chain.out_dtype, epilogue=epilogue)
     if settings.leaves_problem(problem) is not None:
         return False
     executor = executor_on(a.device.type)
@@ -219,21 +240,9 @@ def _replace(graph: Graph, chain: Chain, resolved: Numerics) -> None:
         if chain.is_transposed:
             new = call(torch.ops.aten.permute.default, (new, [1, 0]), value.mT)
     chain.end.replace_all_uses_with(new)
-    _erase(graph, chain)
+    erase_unused(graph, chain.end)
 
 
 def _shape_of(node: Node) -> list[Any]:
     """The sizes of a product as arguments: one may be a symbol, and is what is left."""
     return [-1 if isinstance(size, torch.SymInt) else size for size in value_of(node).shape]
-
-
-def _erase(graph: Graph, chain: Chain) -> None:
-    """Takes out of the graph what nobody reads any more, from the end of the chain to its product."""
-    waiting = [chain.end]
-    while waiting:
-        node = waiting.pop()
-        if not node._erased and not node.users and node.op == "call_function":
-            inputs = [each for each in node.all_input_nodes if each not in (chain.bias, chain.residual)]
-            graph.erase_node(node)
-            if node is not chain.product:
-                waiting += inputs

@@ -1,4 +1,4 @@
-"""What Inductor writes for `tilesmith::product`: a call of a `Site`, into a buffer that is Inductor's own."""
+"""What Inductor writes for our operators: for a product a call of a `Site`, into a buffer that is Inductor's own."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
+from torch._inductor.virtualized import V
 
 from tilesmith.core.package import NAMESPACE
 from tilesmith.inductor.site import Site
-from tilesmith.torch_ops.product import product
+from tilesmith.torch_ops.product import aligned, product
 
 _SITE = f"{NAMESPACE}_site"
 
@@ -76,7 +77,13 @@ def _lowered(
     return ir.TensorBox.create(ProductKernel(layout, [a, b, *added], options))
 
 
+def _lowered_copy(lines: Any) -> Any:
+    """A buffer whose lines are aligned: what computes it writes it so, and an input is copied."""
+    return ir.ExternKernel.require_exact_strides(lines, V.graph.current_node.meta["val"].stride())
+
+
 @cache
 def register() -> None:
-    """Tells Inductor how our operator is written. It may be called again."""
+    """Tells Inductor how our operators are written. It may be called again."""
     register_lowering(product, type_promotion_kind=None)(_lowered)
+    register_lowering(aligned, type_promotion_kind=None)(_lowered_copy)

@@ -1,6 +1,7 @@
-"""The operator `tilesmith::product`: a product with all that its kernels can do before they store it.
+"""The operators of compiled graphs: `tilesmith::product`, a product with all that its kernels can do before they store
+it, and `tilesmith::aligned`, a copy whose lines start at addresses that TMA can take.
 
-The pass over compiled graphs writes it; it has no gradient, since those graphs are differentiated before. Users call
+The pass over these graphs writes them; they have no gradients, since such graphs are differentiated before. Users call
 `tilesmith.matmul` and `tilesmith.linear`.
 """
 
@@ -14,6 +15,7 @@ from tilesmith.core.accuracy import numerics
 from tilesmith.core.checks import check_call, common_dtype, product_shape, result_dtype
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.package import NAMESPACE
+from tilesmith.core.problem import ALIGNMENT
 from tilesmith.runtime.registry import executor_on
 from tilesmith.torch_ops.linear import finished
 
@@ -23,8 +25,10 @@ _library.define(
     "float scale=1.0, float residual_scale=1.0, str? accuracy=None, ScalarType? out_dtype=None) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_library.define("aligned(Tensor lines) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 product = getattr(torch.ops, NAMESPACE).product.default
+aligned = getattr(torch.ops, NAMESPACE).aligned.default
 
 
 def composed(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
@@ -70,3 +74,25 @@ def _product_fake(
 
 
 register_fake(f"{NAMESPACE}::product", _product_fake, lib=_library)
+
+
+def _aligned_strides(lines: Tensor) -> list[int]:
+    """Strides of a copy in which every line starts at a multiple of 16 bytes."""
+    granule = ALIGNMENT // lines.dtype.itemsize
+    strides = [1]
+    for size in (-(-lines.shape[-1] // granule) * granule, *lines.shape[-2:0:-1]):
+        strides.append(strides[-1] * size)
+    return strides[::-1]
+
+
+def _aligned(lines: Tensor) -> Tensor:
+    return _aligned_fake(lines).copy_(lines)
+
+
+def _aligned_fake(lines: Tensor) -> Tensor:
+    return lines.new_empty_strided(lines.shape, _aligned_strides(lines))
+
+
+_library.impl("aligned", _aligned, "CUDA")
+_library.impl("aligned", _aligned, "CPU")
+register_fake(f"{NAMESPACE}::aligned", _aligned_fake, lib=_library)
