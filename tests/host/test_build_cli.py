@@ -116,9 +116,10 @@ def test_an_archive_has_the_kernels_of_the_gpu_here(monkeypatch: pytest.MonkeyPa
     assert (json.loads(result.stdout)["kernels"], json.loads(result.stdout)["arch"]) == (len(some), "sm_100")
 
 
-@pytest.mark.parametrize("gpu", ["t4", "sm_80", "sm_103"])
-def test_what_is_built_for_other_gpus_has_no_kernel_of_hoppers(gpu: str) -> None:
-    assert {kernel.source for kernel in catalogue(named(gpu))} == {"kernels/simt/simt.cu"}
+@pytest.mark.parametrize(("gpu", "has_tensor_cores"), [("t4", False), ("sm_80", True), ("sm_103", True)])
+def test_what_is_built_for_other_gpus_has_no_kernel_of_hoppers(gpu: str, has_tensor_cores: bool) -> None:
+    mma = {"kernels/mma/mma.cu", "kernels/split_k_reduce.cu"} if has_tensor_cores else set()
+    assert {kernel.source for kernel in catalogue(named(gpu))} == {"kernels/simt/simt.cu", *mma}
 
 
 def test_an_interrupted_build_leaves_no_archive(own_cache: Path, tmp_path: Path) -> None:

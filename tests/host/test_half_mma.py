@@ -1,18 +1,24 @@
 """16-bit products in a warp's registers: in the emulator, of integers, whose sums are exact; and their machine code."""
 
+import itertools
+
 import pytest
 import torch
 from emulated import H200, placed
 from machine_code import assert_nothing_spills, instructions_of_each, total
 
+import tilesmith
+from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
 from tilesmith.explain.promises import Promises
 from tilesmith.kernels.hopper import family as hopper
-from tilesmith.kernels.mma.family import HALF
+from tilesmith.kernels.mma.family import HALF, TF32
 from tilesmith.kernels.mma.tiles import TILES_OF_HALVES, Cut, Tile
+from tilesmith.planner import choose
+from tilesmith.runtime import compiler, source
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -77,8 +83,45 @@ def test_what_it_cannot_do_is_left_to_others() -> None:
         Problem.of(halves[0].double(), halves[0].double()),
     ):
         assert "is for operands and outputs of float16 or bfloat16" in str(HALF.rejects(problem, H200))
-    assert "compute capability 9.0" in str(HALF.rejects(Problem.of(halves[1], halves[1]), KNOWN_GPUS["a100"]))
-    assert HALF.rejects(Problem.of(halves[1], halves[1]), H200) is None
+    bfloat16s = Problem.of(halves[1], halves[1])
+    assert HALF.rejects(bfloat16s, KNOWN_GPUS["t4"]) == "is for compute capability 8.0 and later"
+    assert HALF.rejects(bfloat16s, H200) is HALF.rejects(bfloat16s, KNOWN_GPUS["a100"]) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("gpu", ["a100", "rtx3090", "rtx4090", "b200", "rtx5090"])
+def test_gpus_from_ampere_on_multiply_by_tensor_cores(gpu: str, dtype: torch.dtype) -> None:
+    """No product needs more shared memory than a block may have. Before Hopper no kernel waits for another."""
+    family, device = HALF if dtype.itemsize == 2 else TF32, KNOWN_GPUS[gpu]
+    accuracy: Accuracy = "fp32" if dtype.itemsize == 2 else "tf32"
+    for (m, k, n), turned in itertools.product([(4096, 4096, 4096), (17, 5000, 33), (513, 64, 1001)], (False, True)):
+        a = torch.empty(m, k, dtype=dtype, device="meta")
+        b = torch.empty(n, k, dtype=dtype, device="meta").T if turned else torch.empty(k, n, dtype=dtype, device="meta")
+        plan = choose(Problem.of(a, b, accuracy=accuracy), device)
+        assert plan.family == family.name
+        assert all(launch.kernel.shared_bytes <= device.shared_bytes_per_block for launch in plan.launches)
+        assert any(launch.awaits_predecessor for launch in plan.launches) == (device.capability > (9, 0))
+
+
+@pytest.mark.parametrize("gpu", ["a100", "rtx4090"])
+def test_products_on_ampere_are_right(gpu: str) -> None:
+    """TF32 is rounded by another instruction there."""
+    with tilesmith.emulate(gpu):
+        for dtype, accuracy, limit in ((torch.float16, None, 3e-4), (torch.float32, "tf32", 4e-4)):
+            a, b = torch.randn(70, 1000).to(dtype), torch.randn(1000, 51).to(dtype)
+            truth = a.double() @ b.double()
+            found = tilesmith.matmul(a, b, accuracy=accuracy)
+            assert (found - truth).norm() <= limit * truth.norm()
+
+
+@pytest.mark.parametrize("arch", ["a100", "rtx4090", "rtx5090"])
+def test_kernels_of_other_architectures_do_not_spill(arch: str) -> None:
+    device = KNOWN_GPUS[arch]
+    for dtype in (torch.bfloat16, torch.float32):
+        a = torch.empty(512, 512, dtype=dtype, device="meta")
+        kernel = choose(Problem.of(a, a.T, accuracy="tf32"), device).product.kernel
+        used = compiler.resources(source.render(kernel), device.arch)
+        assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
 
 
 def test_rows_are_independent_where_no_sums_of_parts_of_k_are_added() -> None:

@@ -353,11 +353,14 @@ def test_the_accuracy_is_that_of_the_override_or_else_torchs() -> None:
         ("t4", torch.float32, "tf32", False),
     ],
 )
-def test_cuda_cores_leave_what_tensor_cores_do(gpu: str, dtype: torch.dtype, accuracy: str, is_left: bool) -> None:
+def test_what_torchs_tensor_cores_do_is_left_to_them_on_other_gpus(
+    gpu: str, dtype: torch.dtype, accuracy: str, is_left: bool
+) -> None:
     a = torch.empty(1024, 1024, dtype=dtype, device="meta")
     reason = torch_is_faster(choose(Problem.of(a, a, accuracy=accuracy), named(gpu)))  # type: ignore[arg-type]
     assert (reason is not None) == is_left
-    assert reason is None or reason.endswith("has no tensor cores, and torch has")
+    expected = "has no tensor cores, and torch has" if gpu == "t4" else f"was not measured on {named(gpu).name}"
+    assert reason is None or reason.endswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +369,7 @@ def test_cuda_cores_leave_what_tensor_cores_do(gpu: str, dtype: torch.dtype, acc
         ((4096, 4096), (4096, 4096), None),
         ((16, 4096, 4096), (16, 4096, 4096), None),
         ((8191, 4096), (4096, 8191), None),  # torch is slow, too
-        ((38, 2848, 2), (38, 2, 403), "lines that are not aligned"),
+        ((200, 300, 8), (200, 8, 131), "lines that are not aligned"),
         ((8, 7, 2), (8, 2, 403), None),  # too small to matter
         ((7683, 6774), (6774, 2), "for a few rows or columns"),
         ((7683, 6774), (6774, 128), "not many rows or columns"),

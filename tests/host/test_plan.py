@@ -171,7 +171,8 @@ def assert_legal_mma(plan: Plan) -> None:
     assert launch.grid == (tiles[1] * plan.problem.batches, tiles[0], plan.split_k)
     out = "out" if plan.split_k == 1 else "workspace"
     assert operands(plan) in (("a", "b", out), ("b", "a", out))
-    assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, True, None)
+    may_wait = plan.device.capability >= (9, 0)
+    assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, may_wait, None)
 
 
 def assert_legal_in_doubles(plan: Plan) -> None:
@@ -301,11 +302,13 @@ def test_the_cheapest_candidate_wins_and_each_of_the_others_has_a_reason(gpu: st
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
 @pytest.mark.parametrize("gpu", KNOWN_GPUS)
-def test_floats_go_to_the_tensor_cores_of_hopper_and_all_else_to_simt(gpu: str, dtype: torch.dtype) -> None:
+def test_floats_go_to_tensor_cores_where_there_are_kernels_and_all_else_to_simt(gpu: str, dtype: torch.dtype) -> None:
     a = meta(1024, 1024, dtype=dtype)
     plan = choose(Problem.of(a, a), KNOWN_GPUS[gpu])
     if gpu in HOPPER and dtype in (torch.float32, *SIXTEEN_BIT_FLOATS):
         assert plan.family == "hopper"
+    elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype in SIXTEEN_BIT_FLOATS:
+        assert plan.family == "half_mma"
     else:
         assert plan.family == plan.product.kernel.entry == "simt"
 

@@ -72,7 +72,9 @@ def torch_is_faster(plan: Plan) -> str | None:
     problem, capability = plan.problem, plan.device.capability
     if family_of(plan).is_fallback:
         return _torch_has_tensor_cores(plan)
-    if capability != (9, 0) or problem.a.dtype not in (torch.float16, torch.bfloat16):
+    if capability != (9, 0):
+        return _torch_was_measured(plan)
+    if problem.a.dtype not in (torch.float16, torch.bfloat16):
         return None
     times = rates.section(plan.device, "torch", TorchTimes)
     found = _torchs_us(plan, times)
@@ -86,6 +88,13 @@ def torch_is_faster(plan: Plan) -> str | None:
             torchs_us += times.residual.us + _out_bytes(problem) / times.residual.bytes_per_us
     ours_us = plan.cycles / rates.section(plan.device, "clocks", rates.Clocks).per_us
     return reason if torchs_us > min_us and ours_us > times.worth_factor * torchs_us else None
+
+
+def _torch_was_measured(plan: Plan) -> str | None:
+    """Both multiply by the same tensor cores, and only torch's kernels were made on this GPU."""
+    problem = plan.problem
+    is_exact = problem.a.dtype == torch.float32 and problem.accuracy != "tf32"
+    return None if is_exact else f"{plan.name} was not measured on {plan.device.name}"
 
 
 def _torch_has_tensor_cores(plan: Plan) -> str | None:

@@ -3,10 +3,15 @@
 
 namespace tilesmith::ptx {
 
-// The nearest number of 11 bits; of two the even one. In other modes this is three instructions.
+// The nearest number of 11 bits; of two the even one, before Hopper the larger one: in other modes this is three
+// instructions.
 __device__ __forceinline__ unsigned to_tf32(float x) {
   unsigned found;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(found) : "f"(x));
+#else
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(found) : "f"(x));
+#endif
   return found;
 }
 

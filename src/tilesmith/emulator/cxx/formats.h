@@ -60,6 +60,9 @@ inline std::uint16_t float_to_bfloat16(float value) {
 inline std::uint32_t bits_to_tf32(std::uint32_t bits) {
   return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
 }
+inline std::uint32_t bits_to_tf32_away(std::uint32_t bits) {  // of two that are as near, the larger one
+  return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
+}
 
 constexpr std::int64_t below_float = (1ll << 29) - 1;  // the bits that a double has and a float has not
 

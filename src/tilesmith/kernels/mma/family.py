@@ -26,6 +26,7 @@ from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_HALVES, TILES
 
 _MAX_TILES_M: Final = 65535  # of the grid's second dimension
 _INT_MAX: Final = 2**31 - 1
+_LEAST_CAPABILITY: Final = (8, 0)  # which has copies that threads do not wait for, and products of bfloat16 and TF32
 _LARGEST_STEP: Final = max(
     max(tile.m, tile.n, tile.k) for tile in (*TILES_OF_DOUBLES, *TILES_OF_TF32, *TILES_OF_HALVES)
 )
@@ -41,12 +42,16 @@ class Mma:
     tiles: tuple[Tile, ...]
     rates: str  # the table
 
+    def runs_on(self, device: Device) -> bool:
+        """Whether the GPU has the instruction, and is fast at it: doubles are slow on most."""
+        return device.capability == (9, 0) if self.sums == torch.float64 else device.capability >= _LEAST_CAPABILITY
+
     def serves(self, problem: Problem, device: Device) -> bool:
         return self._rejects_type(problem, device) is None
 
     def _rejects_type(self, problem: Problem, device: Device) -> str | None:
-        if device.capability != (9, 0):
-            return "is built and measured for compute capability 9.0"
+        if not self.runs_on(device):
+            return f"is for compute capability {'9.0' if self.sums == torch.float64 else '8.0 and later'}"
         dtype = problem.out.dtype
         if dtype not in self.dtypes or {problem.a.dtype, problem.b.dtype} != {dtype}:
             names = " or ".join(str(each).removeprefix("torch.") for each in self.dtypes)
@@ -107,7 +112,7 @@ class Mma:
 
     def kernels(self, device: Device) -> Iterator[Kernel]:
         """Every kernel that a plan may have."""
-        if device.capability == (9, 0):
+        if self.runs_on(device):
             for dtype in self.dtypes:
                 yield from launch.kernels(Arithmetic(dtype, self.sums), self.tiles)
             yield from split_k_reduce.kernels()
@@ -120,6 +125,8 @@ class Mma:
         launches = [launch.launch(problem, arithmetic, cut, partials)]
         if partials is not None:
             launches.append(split_k_reduce.launch(p, partials, split_k))
+        if device.capability < (9, 0):  # it waits for each launch before the next one, whatever a kernel does
+            launches = [each._replace(awaits_predecessor=False) for each in launches]
         product, reduction = Costs(p, device, self._rates(device)).of(cut)
         cost = Cost(product=product, reduction=reduction)
         tiling = Tiling(

@@ -5,7 +5,13 @@
 
 namespace tilesmith::ptx {
 
-__device__ __forceinline__ unsigned to_tf32(float x) { return emulator::bits_to_tf32(emulator::bits_of(x)); }
+__device__ __forceinline__ unsigned to_tf32(float x) {
+#if __CUDA_ARCH__ >= 900
+  return emulator::bits_to_tf32(emulator::bits_of(x));
+#else
+  return emulator::bits_to_tf32_away(emulator::bits_of(x));
+#endif
+}
 
 __device__ __forceinline__ void mma_tf32(float (&sum)[4], const unsigned (&a)[8], const unsigned (&b)[4]) {
   const auto wide = [](unsigned bits) { return static_cast<double>(emulator::float_of(bits)); };
