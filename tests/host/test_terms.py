@@ -364,7 +364,9 @@ def test_a_stage_of_the_ring_has_a_float32_step_of_a_and_all_terms_of_b() -> Non
             scales = 4 * c.tile_m // 64 * c.tile_n
             assert c.Output == "float"
             assert c.out_store in (Store.BOXES, Store.LINES)
-            staged = c.tile_m * c.store_buffers * c.chunk * 4
+            lines, length = (c.chunk, 64) if c.out_along_m else (64, c.chunk)
+            gap, front = (32, 16) if c.out_store is Store.LINES else (0, 0)
+            staged = c.tile_m // 64 * (front + c.store_buffers * lines * (length * 4 + gap))
             assert launch.kernel.shared_bytes == c.stages * (operands + 16) + scales + staged
 
 

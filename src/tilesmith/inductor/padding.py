@@ -100,7 +100,7 @@ def _first_of(addend: Any, wanted: tuple[Any, ...]) -> Node | None:
         return None
     value = value_of(addend)
     fits = value.dim() in (1, len(wanted)) and are_same(value.shape, wanted[-value.dim() :])
-    return addend if fits else None  # type: ignore[no-any-return]
+    return addend if fits else None
 
 
 def with_aligned_lines(graph: Graph, operand: Node, reader: Node) -> Node:

@@ -32,7 +32,13 @@ class Staging(NamedTuple):
     buffers: int
     line: int  # elements of a line of a box
     lines: int  # of a box
-    padding: int = 0  # bytes after a row of a chunk
+    line_gap: int = 0  # bytes after a line of a chunk, that keep lines in different banks
+    front: int = 0  # bytes before the first chunk of a warpgroup
+
+    def bytes(self, dtype: torch.dtype, along_m: bool) -> int:
+        """Of a warpgroup."""
+        rows, columns = (self.chunk, _WARPGROUP_ROWS) if along_m else (_WARPGROUP_ROWS, self.chunk)
+        return self.front + self.buffers * rows * (columns * dtype.itemsize + self.line_gap)
 
 
 class Output(NamedTuple):
@@ -79,21 +85,18 @@ def staging(
     """How tiles of this width pass through shared memory on their way to an output. `by_rows`: whole rows of a tile
     leave together, which memory prefers, but they take more space. `overlapped`: long products run at the same time,
     which need shared memory as well. `lean`: in as little space as possible."""
-    max_line = _LINE_BYTES // dtype.itemsize
+    max_line, gap = _LINE_BYTES // dtype.itemsize, 32 if dtype.itemsize == 4 else 16
     if by_rows and aligned and not along_m and tile_n % max_line == 0:
         if overlapped and dtype == torch.float32:
             return Staging(Store.DIRECT, max_line, True, 0, max_line, _WARP_ROWS)
         pieces = range(1, tile_n // max_line + 1)
         chunk = next(tile_n // i for i in pieces if tile_n % (i * max_line) == 0 and tile_n // i <= 4 * max_line)
-        return Staging(Store.VECTORS, chunk, True, 1, max_line, _WARP_ROWS, padding=32 if dtype.itemsize == 4 else 16)
+        return Staging(Store.VECTORS, chunk, True, 1, max_line, _WARP_ROWS, line_gap=gap)
     chunk = next(width for width in (64, 32, 16, 8) if width <= max_line and tile_n % width == 0)
-    store = Store.BOXES if aligned else Store.LINES
-    buffers = max(32 // chunk, 1) if lean else 2
-    if along_m:
-        return Staging(store, chunk, by_warp=False, buffers=buffers, line=min(_WARPGROUP_ROWS, max_line), lines=chunk)
-    if aligned:
-        return Staging(store, chunk, by_warp=False, buffers=buffers, line=chunk, lines=_WARPGROUP_ROWS)
-    return Staging(store, chunk, by_warp=True, buffers=buffers, line=chunk, lines=_WARP_ROWS)
+    line, lines = (min(_WARPGROUP_ROWS, max_line), chunk) if along_m else (chunk, _WARPGROUP_ROWS)
+    if not aligned:  # threads have read a chunk when they have sent it
+        return Staging(Store.LINES, chunk, not along_m, 1, line, lines, line_gap=gap, front=ALIGNMENT)
+    return Staging(Store.BOXES, chunk, False, max(32 // chunk, 1) if lean else 2, line, lines)
 
 
 def direct(out: Matrix, batch: tuple[int, ...]) -> Output | None:

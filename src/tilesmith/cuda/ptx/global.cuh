@@ -14,6 +14,13 @@ __device__ __forceinline__ Vector<unsigned, 4> load_once(const Vector<unsigned, 
   return value;
 }
 
+// 16 bytes by one access, whatever they were computed from.
+__device__ __forceinline__ void store(Vector<unsigned, 4>* to, const Vector<unsigned, 4>& value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.element[0]), "r"(value.element[1]),
+               "r"(value.element[2]), "r"(value.element[3])
+               : "memory");
+}
+
 // Has L2 read the line that an address is in.
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

@@ -20,8 +20,9 @@ struct Destination {
   int first_m, first_n;
 };
 
-// What all Storers have: the output, and the buffers of a consumer, or of each of its warps, that take turns.
-template <bool padded>
+// What all Storers have: the output, and the buffers of a consumer, or of each of its warps, that take turns. `front`:
+// bytes before the first of them. Before another there is the gap after the last line of the one in front of it.
+template <bool padded, int front = 0>
 class Staging {
  protected:
   const ptx::TensorMap& map_;
@@ -37,14 +38,14 @@ class Staging {
 
  public:
   using Chunk = StagedChunk<Output, plan::chunk, plan::out_along_m, plan::out_by_warp, padded>;
-  static constexpr int shared_bytes = (plan::out_by_warp ? 4 : 1) * plan::store_buffers * Chunk::bytes;
+  static constexpr int shared_bytes = front + (plan::out_by_warp ? 4 : 1) * plan::store_buffers * Chunk::bytes;
 
   // `staging`: shared_bytes of this consumer's own. `barrier`: a named barrier of its own.
   __device__ __forceinline__ Staging(const ptx::TensorMap& map, const plan::OutputLines& lines,
                                      const unsigned char* staging, int barrier)
       : map_(map),
         lines_(lines),
-        buffers_(ptx::shared_address(staging) +
+        buffers_(ptx::shared_address(staging) + front +
                  (plan::out_by_warp ? threadIdx.x % warpgroup_threads / 32 * plan::store_buffers * Chunk::bytes : 0)),
         barrier_(barrier) {}
 

@@ -141,7 +141,7 @@ def has_short_sums(tile_m: int, tile_n: int) -> bool:
 def shared_memory(traits: Traits, tile: Tile, most: int) -> tuple[int, int]:
     """The stages that fit in a block's shared memory, `most` bytes, and the bytes that they and the rest take."""
     own = traits.staging(tile.n)
-    once = tile.m * own.buffers * (own.chunk * traits.out.itemsize + own.padding)
+    once = tile.consumers * own.bytes(traits.out, traits.out_along_m)
     if traits.scale is not Scale.NONE:
         once += tile.consumers * tile.n * _SCALE_BYTES
     if traits.has_epilogue and not traits.out_along_m:

@@ -11,6 +11,8 @@ __device__ __forceinline__ Vector<unsigned, 4> load_once(const Vector<unsigned, 
            static_cast<unsigned>(bits >> 96)}};
 }
 
+__device__ __forceinline__ void store(Vector<unsigned, 4>* to, const Vector<unsigned, 4>& value) { *to = value; }
+
 __device__ __forceinline__ void prefetch_to_l2(const void*) {}
 
 __device__ __forceinline__ unsigned arrive(unsigned* count) { return atomicAdd(count, 1u); }
