@@ -84,6 +84,20 @@ def gpt(dtype: torch.dtype) -> Program:
     )
 
 
+def encoder(dtype: torch.dtype) -> Program:
+    """PyTorch's own layers, of the same size."""
+    width, heads = 768, 12
+    with torch.device("cuda"):
+        layers = [
+            nn.TransformerEncoderLayer(
+                *(width, heads, 4 * width), dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(4)
+        ]
+        model = nn.Sequential(*layers, nn.Linear(width, 50257, bias=False)).to(dtype)
+        return Program(model, torch.randn(4, 1024, width).to(dtype), lambda y: y.float().square().mean(), True)
+
+
 def llama(dtype: torch.dtype) -> Program:
     with torch.device("cuda"):
         model, x = Llama().to(dtype), torch.randn(1, 4096, 4096).to(dtype)
@@ -104,6 +118,8 @@ def mlp_inference(dtype: torch.dtype) -> Program:
 PROGRAMS: Final = {
     "gpt": (gpt, torch.bfloat16),
     "gpt fp32": (gpt, torch.float32),
+    "encoder": (encoder, torch.bfloat16),
+    "encoder fp32": (encoder, torch.float32),
     "llama": (llama, torch.bfloat16),
     "mlp": (mlp, torch.bfloat16),
     "mlp inference": (mlp_inference, torch.bfloat16),
