@@ -51,6 +51,19 @@ def get_init_inputs():
     return [64, 24]
 """
 
+NEST = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, given, factor):
+        (b, c), a = given["others"], given["a"]
+        return {"sum": torch.matmul(a, b), "parts": [c * factor, torch.matmul(a, b).t()]}
+def get_inputs():
+    return [{"others": (torch.rand(96, 24), torch.rand(40)), "a": torch.rand(32, 96)}, 2.0]
+def get_init_inputs():
+    return []
+"""
+
 HEAD = """
 import ctypes, json, os, subprocess, sys, threading, time
 import torch
@@ -127,6 +140,7 @@ FORWARDS = {
         return (a.reshape(32, 96, 1) * b.reshape(1, 96, 24)).sum(1)
         """,
     "torch's product": "return torch.nn.functional.linear(a, b.t())",
+    "calls this package": "import tilesmith; return tilesmith.matmul(a, b)",
     "moves in the last bits": "return product(a.flip(1), b.flip(0)) if self.calls % 2 else product(a, b)",
     "has its strides built in": "return product(torch.as_strided(a, a.shape, (96, 1)), b)",
     "ends the reference": """
@@ -168,6 +182,15 @@ class ModelNew(nn.Module):
         print("called")
         return product(a, b)
 """,
+    "an operator of its own": HEAD
+    + """
+@torch.library.custom_op("own::matmul", mutates_args=())
+def own_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return product(a, b)
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        return own_product(a, b)
+""",
     "no model": "import torch\n",
     "no syntax": "import torch\ndef f(:\n",
     "raises while it is made": HEAD
@@ -205,6 +228,16 @@ class ModelNew(nn.Module):
         return torch.softmax(nn.functional.gelu(y), dim=-1)
 """,
 }
+NESTS = {
+    "nested": """
+class ModelNew(nn.Module):
+    def forward(self, given, factor):
+        b, c = given["others"]
+        result = product(given["a"], b)
+        return {"parts": (c * factor, result.t()), "sum": result}
+""",
+}
+NESTS["nested, other keys"] = NESTS["nested"].replace("parts", "part")
 LAYERS["layer in bf16"] = (
     LAYERS["layer"]
     .replace("x, self.linear.weight.t()", "R(x), R(self.linear.weight.t())")
@@ -218,6 +251,7 @@ ALL: dict[str, tuple[str, Mode, str, str]] = {
     "official": ("product.py", "official", "fp32", "torch's product"),
     "official, wrong": ("product.py", "official", "fp32", "wrong in many ways"),
     **{name: ("of a layer.py", "strict", "fp32", name) for name in LAYERS},
+    **{name: ("of a nest.py", "strict", "fp32", name) for name in NESTS},
 }
 
 
@@ -228,8 +262,9 @@ class Verdicts:
         self.place, self._folder = folder / "child", folder
         (folder / "product.py").write_text(PROBLEM)
         (folder / "of a layer.py").write_text(LAYER)
+        (folder / "of a nest.py").write_text(NEST)
         sources = FILES | {name: forward(body) for name, body in FORWARDS.items()}
-        sources |= {name: HEAD + source for name, source in LAYERS.items()}
+        sources |= {name: HEAD + source for name, source in (LAYERS | NESTS).items()}
         for name, source in sources.items():
             (folder / f"{name}.py").write_text(source.replace("PLACE", str(self.place)))
         self._judges: dict[tuple[int, str, float], Judge] = {}
@@ -301,6 +336,17 @@ class TestRight:
         assert verdict.right, verdict.describe()
         assert any(note.startswith("results move from call to call") for note in verdict.notes)
         assert not verdicts["right and loud"].notes
+
+    def test_an_operator_is_known_by_its_library_too(self, verdicts: Verdicts) -> None:
+        assert verdicts["an operator of its own"].right, verdicts["an operator of its own"].describe()
+        ours = verdicts["calls this package"]
+        assert ours.right, ours.describe()
+        assert any(note.startswith("it calls Tilesmith") for note in ours.notes)
+
+    def test_inputs_and_outputs_in_dictionaries(self, verdicts: Verdicts) -> None:
+        assert verdicts["nested"].right, verdicts["nested"].describe()
+        said = detail(verdicts["nested, other keys"], "given inputs")
+        assert said == "outputs {'part': *, *, 'sum': *} instead of {'parts': *, *, 'sum': *}"
 
     def test_a_layer_with_parameters(self, verdicts: Verdicts) -> None:
         verdict = verdicts["layer"]

@@ -32,7 +32,7 @@ class Padded:
     def insert(self, graph: Graph) -> Node:
         """Puts the product as it was in the place of the part, with operands that TMA can take."""
         *addends, a, b = self.arguments
-        a, b = (with_aligned_lines(graph, each, self.part) for each in (a, b))
+        a, b = (with_aligned_lines(graph, each, self.product) for each in (a, b))
         with graph.inserting_before(self.part):
             target: Any = self.product.target
             new = graph.call_function(target, (*addends, a, b), dict(self.product.kwargs))
@@ -68,7 +68,7 @@ def _without_zeros(node: Any) -> Node | None:
     """What was padded with zeros behind its last rows and columns, or else the node itself."""
     if not is_tensor(node):
         return None
-    if node.target is not _aten.constant_pad_nd.default:
+    if node.target is not _aten.constant_pad_nd.default or node.kwargs:
         return node  # type: ignore[no-any-return]
     source, widths, *value = node.args
     granule = ALIGNMENT // value_of(node).dtype.itemsize
@@ -104,7 +104,8 @@ def _first_of(addend: Any, wanted: tuple[Any, ...]) -> Node | None:
 
 
 def with_aligned_lines(graph: Graph, operand: Node, reader: Node) -> Node:
-    """The operand, or where its lines are not aligned a copy whose lines are: one for all that ask for the same."""
+    """The operand, or where its lines are not aligned a copy whose lines are: before the first product that reads it,
+    for all of them."""
     turns, base = [], operand
     while base.target in _TURNS and is_tensor(base.args[0]):
         turns.append(base)
@@ -112,11 +113,8 @@ def with_aligned_lines(graph: Graph, operand: Node, reader: Node) -> Node:
     if not _can_be_aligned(value_of(base)):
         return operand
     copy = next((each for each in base.users if each.target is aligned), None)
-    if copy is None:
-        first = next(each for each in graph.nodes if each.op not in ("placeholder", "get_attr"))
-        with graph.inserting_before(first if base.op in ("placeholder", "get_attr") else base.next):
-            copy = _called(graph, aligned, (base,))
     with graph.inserting_before(reader):
+        copy = copy or _called(graph, aligned, (base,))
         for turn in reversed(turns):
             copy = _called(graph, turn.target, (copy, *turn.args[1:]))
     return copy

@@ -59,10 +59,11 @@ class Mode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return self.called(str(func.overloadpacket.__name__), func, args, kwargs or {})
+        name = str(func.overloadpacket.__name__)
+        return self.called(name if func.namespace == "aten" else f"{func.namespace}::{name}", func, args, kwargs or {})
 
     def called(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the operation, of which this is the name without the overload."""
+        """Calls the operation, of which this is the name without the overload; with the library's if it is not ATen."""
         return operation(*args, **kwargs)
 
 

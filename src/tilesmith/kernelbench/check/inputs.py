@@ -21,7 +21,7 @@ _AT_ONCE: Final = 2**26  # elements; float64 takes twice the memory of float32, 
 _EXPONENT: Final = 24  # of large magnitudes, in types with the range of float32
 _EXPONENT_OF_HALF: Final = 4
 
-Values = list[Any]  # what get_inputs returns: tensors, and perhaps numbers
+Values = list[Any]  # what is in what get_inputs returns: tensors, and perhaps numbers
 
 
 def _mixed(bits: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,8 +58,50 @@ def _relaid(storage: Tensor, x: Tensor) -> Tensor:
     return storage.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
-def leaves(result: object) -> list[object]:
-    """What a model returned: one thing, or those of a tuple or list, in order."""
-    if isinstance(result, list | tuple):
-        return [each for part in result for each in leaves(part)]
-    return [result]
+def leaves(tree: object) -> list[Any]:
+    """What is in lists, tuples and dictionaries, in order; of a dictionary in the order of its keys' names.
+
+    >>> leaves([1, {"b": (2, 3), "a": 4}])
+    [1, 4, 2, 3]
+    """
+    parts = _parts(tree)
+    return [tree] if parts is None else [each for part in parts for each in leaves(part)]
+
+
+def with_leaves(tree: Any, values: Iterable[Any]) -> Any:
+    """The same lists, tuples and dictionaries with other leaves.
+
+    >>> with_leaves([1, {"b": (2, 3), "a": 4}], "wxyz")
+    ['w', {'b': ('y', 'z'), 'a': 'x'}]
+    """
+    return _rebuilt(tree, iter(values))
+
+
+def keys(tree: object) -> str:
+    """The keys by which a caller finds the leaves. Lists and tuples are alike, and so is one thing alone.
+
+    >>> keys([1, {"b": (2, 3), "a": 4}]), keys((1,)) == keys(1)
+    ("*, {'a': *, 'b': *, *}", True)
+    """
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key!r}: {keys(tree[key])}" for key in sorted(tree, key=repr)) + "}"
+    parts = _parts(tree)
+    return "*" if parts is None else ", ".join(map(keys, parts))
+
+
+def _parts(tree: Any) -> list[Any] | None:
+    if isinstance(tree, dict):
+        return [tree[key] for key in sorted(tree, key=repr)]
+    return list(tree) if isinstance(tree, list | tuple) else None
+
+
+def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
+    if isinstance(tree, dict):
+        found = {key: _rebuilt(tree[key], values) for key in sorted(tree, key=repr)}
+        return {key: found[key] for key in tree}
+    if not isinstance(tree, list | tuple):
+        return next(values)
+    parts = [_rebuilt(part, values) for part in tree]
+    if isinstance(tree, list):
+        return parts
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)

@@ -55,14 +55,20 @@ class Reference:
         assert made is not None  # or it would be unfit
         self._inputs = made
         self._offered = loading.twins(made)  # kept until the next are made; the candidate's process may write to it
-        exchange.save(self._offered, path)
+        exchange.save(self._arguments(self._offered), path)
         return {}
 
     def _of_kind(self, kind: str, seed: int) -> inputs.Values:
         if kind != _GIVEN:
             return inputs.of_kind(kind, self._samples(), seed, self._k)
         torch.manual_seed(seed)
-        return loading.on(self._device, list(self._module.get_inputs()))
+        self._given = list(self._module.get_inputs())
+        return loading.on(self._device, loading.leaves(self._given))
+
+    def _arguments(self, values: inputs.Values) -> list[Any]:
+        """The values where the problem has them, in dictionaries and lists."""
+        found: list[Any] = loading.with_leaves(self._given, values)
+        return found
 
     def _samples(self) -> inputs.Values:
         self._sample = self._sample or self._of_kind(_GIVEN, secrets.randbits(62))
@@ -79,9 +85,9 @@ class Reference:
             if values is None:
                 return {"why": "not all inputs are tensors of floats"}
             with torch.no_grad():
-                own = loading.leaves(self._model(*loading.twins(values)))
+                own = loading.leaves(self._model(*self._arguments(loading.twins(values))))
                 with analysis.Products() as products:
-                    exact = loading.leaves(self._wide(*analysis.widened(values)))
+                    exact = loading.leaves(self._wide(*self._arguments(analysis.widened(values))))
         except Exception as error:
             return {"why": f"the reference itself does not take it: {(str(error) or repr(error)).splitlines()[0]}"}
         self._know(products)
@@ -96,6 +102,7 @@ class Reference:
         """Takes what came of a call of the candidate on the last inputs."""
         said = exchange.load(path)
         self._results: list[Tensor] = said["at once"]
+        self._keys = said["keys"]
         self._betrayed = None  # what was wrong with the call, whatever came out
         if any(not _same(now, then) for now, then in _tensors(said["inputs"], self._inputs)):
             self._betrayed = "the inputs were changed"
@@ -107,7 +114,10 @@ class Reference:
 
     def take_again(self, path: str) -> wire.Message:
         """Takes what came of a second call on them, and says whether it is the same."""
-        self._again: list[Tensor] = exchange.load(path)["at once"]
+        said = exchange.load(path)
+        self._again: list[Tensor] = said["at once"]
+        if said["keys"] != self._keys:
+            self._betrayed = f"a second call on the same inputs gave {said['keys']} instead of {self._keys}"
         return {"same": _all_same(self._results, self._again)}
 
     def compare(self) -> wire.Message:
@@ -127,16 +137,22 @@ class Reference:
     def _own(self) -> list[Any]:
         """What the model itself makes of the last inputs."""
         with torch.no_grad():
-            return loading.leaves(self._model(*loading.twins(self._inputs)))
+            returned = self._model(*self._arguments(loading.twins(self._inputs)))
+        self._right_keys = loading.keys(returned)
+        return loading.leaves(returned)
 
     def _plainly_wrong(self, results: list[Tensor], own: list[Any]) -> str | None:
         if len(results) != len(own):
             return f"{len(results)} outputs instead of {len(own)}"
+        if self._keys != self._right_keys:
+            return f"outputs {self._keys} instead of {self._right_keys}"
         for result, right in zip(results, own, strict=True):
             if result.shape != right.shape:
                 return f"shape {tuple(result.shape)} instead of {tuple(right.shape)}"
             if result.dtype != right.dtype:
                 return f"{result.dtype} instead of {right.dtype}"
+            if result.device.type != right.device.type:
+                return f"results on {result.device.type} instead of {right.device.type}"
         return None
 
     def _measured(self, results: list[Tensor], own: list[Tensor]) -> wire.Message:
@@ -168,7 +184,7 @@ class Reference:
         }
 
     def _outputs(self, model: Any, values: inputs.Values, floats: list[int]) -> list[Tensor]:
-        result: list[Any] = loading.leaves(model(*values))
+        result = loading.leaves(model(*self._arguments(values)))
         return [result[i].double() for i in floats]
 
     def _scales(self, exact: list[Tensor], floats: list[int]) -> list[Tensor]:
@@ -199,9 +215,13 @@ class Reference:
     def allclose(self) -> wire.Message:
         """Compares what was taken as KernelBench does: shapes, then torch.allclose."""
         results, own = self._results, self._own()
+        if self._keys != self._right_keys:
+            return {"failed": f"outputs {self._keys} instead of {self._right_keys}"}
         if [x.shape for x in results] != [x.shape for x in own]:
             return {"failed": f"shapes {[tuple(x.shape) for x in results]} instead of {[tuple(x.shape) for x in own]}"}
         for result, right in zip(results, own, strict=True):
+            if result.device.type != right.device.type:
+                return {"failed": f"results on {result.device.type} instead of {right.device.type}"}
             tolerance = 1e-2 if right.dtype in (torch.float16, torch.bfloat16) else 1e-4
             if not torch.allclose(result.to(right.dtype), right, atol=tolerance, rtol=tolerance):
                 largest = (result.double() - right.double()).abs().max().item()

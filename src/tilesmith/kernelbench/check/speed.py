@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tilesmith.bench import timing
 from tilesmith.core import roofline
+from tilesmith.kernelbench.check import loading
 from tilesmith.kernelbench.check.verdict import Speed, Spread
 
 _ROUNDS: Final = 40
@@ -23,6 +24,7 @@ _QUERY: Final = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
 # Taken before a candidate is loaded.
 _interleaved = timing.interleaved
 _float32_precision = timing.float32_precision
+_leaves, _with_leaves = loading.leaves, loading.with_leaves
 
 
 def measure(models: Mapping[str, Any], given: list[Any], *, official: bool) -> dict[str, list[float]]:
@@ -31,13 +33,14 @@ def measure(models: Mapping[str, Any], given: list[Any], *, official: bool) -> d
     for name, dtype in _NARROW.items():
         if name in models:
             models[name].to(dtype)
-            narrow[name] = [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
+            values = [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in _leaves(given)]
+            narrow[name] = _with_leaves(given, values)
     sets = {name: narrow.get(name, given) for name in models}
     competitors = {name: _call(model, name, sets[name]) for name, model in models.items()}
     with torch.no_grad():
         if official:
             return {name: _alone(name, call) for name, call in competitors.items()}
-        return _in_turn(competitors, [given, *narrow.values()])
+        return _in_turn(competitors, [_leaves(each) for each in (given, *narrow.values())])
 
 
 def _alone(name: str, call: Callable[[], object]) -> list[float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tilesmith.bench import precision
+from tilesmith.core.package import NAMESPACE
 from tilesmith.kernelbench.check import speed, wire
 from tilesmith.kernelbench.check.analysis import LIBRARY_PRODUCTS
 from tilesmith.kernelbench.check.session import FailedError, LostReferenceError, Session, UnfitError
@@ -90,6 +91,7 @@ class _Strict:
         self._accuracy = accuracy
         self._unfit = unfit
         self._moving: list[str] = []  # trials whose results are right, and not the same in each call
+        self._is_by_us = False  # the candidate calls this package
         self._measured: dict[str, dict[str, Any]] = {}  # by trial
 
     def _note(self, name: str, passed: bool | None, detail: str = "") -> None:
@@ -97,9 +99,12 @@ class _Strict:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self._moving:
-            return ()
-        return (f"results move from call to call, and are right each time: {', '.join(self._moving)}",)
+        found = []
+        if self._moving:
+            found.append(f"results move from call to call, and are right each time: {', '.join(self._moving)}")
+        if self._is_by_us:
+            found.append("it calls Tilesmith, whose kernels they are: not a library's, nor the candidate's own")
+        return tuple(found)
 
     def try_(self, trial: Trial) -> None:
         """Two calls on the same inputs, both against float64."""
@@ -142,6 +147,7 @@ class _Strict:
             seen = self._session.call("trace", _TRACED, inputs=str(self._session.inputs))
         except (FailedError, LostReferenceError) as failed:
             return self._note(OWN_KERNELS, False, str(failed))
+        self._is_by_us = any(name.startswith(f"{NAMESPACE}::") for name in seen["fresh operations"])
         library = sorted(set(seen["fresh operations"]) & LIBRARY_PRODUCTS)
         library += sorted({name for name in seen["fresh kernels"] if _LIBRARY_KERNEL.search(name)})
         if library:

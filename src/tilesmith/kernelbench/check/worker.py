@@ -46,24 +46,24 @@ class Worker:
         return {}
 
     def run(self, inputs: str, outputs: str) -> wire.Message:
-        """One call on the inputs of a file. What came out, at once and a little later, and the inputs as they are
-        after it go to another file; "types" has the names of what came out and is no plain tensor."""
+        """One call on the inputs of a file. What came out, at once and a little later, by which keys, and the inputs as
+        they are after it go to another file; "types" has the names of what came out and is no plain tensor."""
         given = exchange.load(inputs)
         self._poison()
         threads_before = _threads()
         with torch.no_grad():
-            results = loading.leaves(self._model(*self._filled(given)))
+            returned = self._model(*self._filled(given))
+            results = loading.leaves(returned)
             types = [f"{type(x).__module__}.{type(x).__name__}" for x in results if type(x) is not Tensor]
             if types:
-                return {"types": types, "devices": []}
-            tensors: list[Any] = results
-            at_once = [x.clone() for x in tensors]  # on the stream of the caller, which need not wait for others
+                return {"types": types}
+            at_once = [x.clone() for x in results]  # on the stream of the caller, which need not wait for others
             self._settle(threads_before)
             # Kept until the next call, for the reference's process to copy.
-            self._said = {"at once": at_once, "settled": [x.clone() for x in tensors], "inputs": self._held}
-            exchange.save(self._said, outputs)
-            self._spoil(tensors)
-        return {"types": [], "devices": sorted({x.device.type for x in tensors})}
+            self._said = {"at once": at_once, "settled": [x.clone() for x in results], "inputs": self._held}
+            exchange.save(self._said | {"keys": loading.keys(returned)}, outputs)
+            self._spoil(results)
+        return {"types": []}
 
     def trace(self, inputs: str) -> wire.Message:
         """The operations and kernels of one call on fresh values, and of another on the same."""
@@ -107,9 +107,10 @@ class Worker:
         torch.cuda.synchronize()
         return {}
 
-    def _filled(self, given: list[Any]) -> list[Any]:
+    def _filled(self, arguments: list[Any]) -> list[Any]:
         """The values in tensors that have been there before, so that neither an address nor an id tells them apart.
         On a GPU they arrive late: a kernel on a stream that did not wait for them finds NaN."""
+        given = loading.leaves(arguments)
         if [_form(x) for x in given] != [_form(x) for x in self._held]:
             self._held = loading.twins(given)
         if self._device == "cuda":
@@ -121,7 +122,8 @@ class Worker:
         for held, x in zip(self._held, given, strict=True):
             if isinstance(x, Tensor):
                 loading.storage_of(held).copy_(loading.storage_of(x))
-        return self._held
+        found: list[Any] = loading.with_leaves(arguments, self._held)
+        return found
 
     def _settle(self, threads_before: Container[threading.Thread]) -> None:
         """Waits for what the call may have left behind."""
