@@ -191,6 +191,13 @@ class ModelNew(nn.Module):
     def forward(self, a, b):
         return own_product(a, b)
 """,
+    "complex in bf16": HEAD
+    + """
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        (a, c), (b, d) = ([each.bfloat16().float() for each in (x.real, x.imag)] for x in (a, b))
+        return torch.complex(product(a, b) - product(c, d), product(a, d) + product(c, b))
+""",
     "no model": "import torch\n",
     "no syntax": "import torch\ndef f(:\n",
     "raises while it is made": HEAD
@@ -244,13 +251,21 @@ LAYERS["layer in bf16"] = (
     .replace("class", "R = lambda x: x.bfloat16().float()\nclass")
 )
 
+COMPLEX = (
+    PROBLEM.replace("torch.rand(", "torch.randn(")
+    .replace("K)", "K, dtype=torch.complex64)")
+    .replace("N)", "N, dtype=torch.complex64)")
+)
+
 # What to judge: name -> problem, mode, accuracy, and the candidate's name if it is another.
 ALL: dict[str, tuple[str, Mode, str, str]] = {
-    **{name: ("product.py", "strict", "fp32", name) for name in (*FORWARDS, *FILES)},
+    **{name: ("product.py", "strict", "fp32", name) for name in (*FORWARDS, *FILES) if "complex" not in name},
     "tf32 where it will do": ("product.py", "strict", "tf32", "tf32"),
     "official": ("product.py", "official", "fp32", "torch's product"),
     "official, wrong": ("product.py", "official", "fp32", "wrong in many ways"),
     **{name: ("of a layer.py", "strict", "fp32", name) for name in LAYERS},
+    "complex": ("of complex numbers.py", "strict", "fp32", "an operator of its own"),
+    "complex in bf16": ("of complex numbers.py", "strict", "fp32", "complex in bf16"),
     **{name: ("of a nest.py", "strict", "fp32", name) for name in NESTS},
 }
 
@@ -263,6 +278,7 @@ class Verdicts:
         (folder / "product.py").write_text(PROBLEM)
         (folder / "of a layer.py").write_text(LAYER)
         (folder / "of a nest.py").write_text(NEST)
+        (folder / "of complex numbers.py").write_text(COMPLEX)
         sources = FILES | {name: forward(body) for name, body in FORWARDS.items()}
         sources |= {name: HEAD + source for name, source in (LAYERS | NESTS).items()}
         for name, source in sources.items():
@@ -342,6 +358,12 @@ class TestRight:
         ours = verdicts["calls this package"]
         assert ours.right, ours.describe()
         assert any(note.startswith("it calls Tilesmith") for note in ours.notes)
+
+    def test_complex_numbers(self, verdicts: Verdicts) -> None:
+        assert verdicts["complex"].right, verdicts["complex"].describe()
+        assert verdicts["complex"].precision == "fp32"
+        assert failed(verdicts["complex in bf16"]) == [PRECISION]
+        assert verdicts["complex in bf16"].precision == "bf16"
 
     def test_inputs_and_outputs_in_dictionaries(self, verdicts: Verdicts) -> None:
         assert verdicts["nested"].right, verdicts["nested"].describe()

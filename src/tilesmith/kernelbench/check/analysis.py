@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from tilesmith.bench.precision import narrowed
+from tilesmith.kernelbench.check.loading import as_floats, has_nan
 
 # Operations of ATen that are matrix products, with the places of their two operands.
 PRODUCTS: Final[dict[str, tuple[int, int]]] = {
@@ -115,19 +116,25 @@ class Narrow(Mode):
         if name in PRODUCTS:
             operands = list(args)
             for place in PRODUCTS[name]:
-                operands[place] = narrowed(operands[place], self._class, torch.trunc)
+                x = operands[place]
+                cut = narrowed(as_floats(x), self._class, torch.trunc)
+                operands[place] = torch.view_as_complex(cut) if x.is_complex() else cut
             args = tuple(operands)
         return operation(*args, **kwargs)
 
 
 def widened(values: Any) -> Any:
-    """Float tensors as float64, the rest as it is."""
-    return tree_map_only(Tensor, lambda x: x.double() if x.is_floating_point() else x, values)
+    """Tensors of floats and complex numbers with those of float64, the rest as it is."""
+
+    def wide(x: Tensor) -> Tensor:
+        return x.to(torch.complex128) if x.is_complex() else x.double() if x.is_floating_point() else x
+
+    return tree_map_only(Tensor, wide, values)
 
 
 def absolute(values: Any) -> Any:
-    """Float tensors without their signs, the rest as it is."""
-    return tree_map_only(Tensor, lambda x: x.abs() if x.is_floating_point() else x, values)
+    """Tensors of floats and complex numbers as their absolute values, the rest as it is."""
+    return tree_map_only(Tensor, lambda x: x.abs() if has_nan(x) else x, values)
 
 
 def error(outputs: list[Tensor], exact: list[Tensor], scales: list[Tensor]) -> float:

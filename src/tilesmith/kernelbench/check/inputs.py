@@ -12,6 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from tilesmith.kernelbench.check.loading import as_floats, has_nan
+
 _MASK: Final = 2**63 - 1
 _FEW: Final = 16  # different values: with no more than these, a tensor is no field of numbers
 _LOOKED_AT: Final = 4096  # elements
@@ -57,8 +59,9 @@ KINDS: Final[dict[str, Callable[[Tensor, int, float], Tensor]]] = {
 
 def is_numbers(x: object) -> bool:
     """Whether an input is a field of numbers, whose values may be any."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or not has_nan(x):
         return False
+    x = as_floats(x)
     sample = x.reshape(-1)[:: max(1, x.numel() // _LOOKED_AT)]
     return int(sample.unique().numel()) > min(_FEW, x.numel() // 2)
 
@@ -71,6 +74,8 @@ def of_kind(kind: str, given: Values, secret: int, k: int) -> Values:
     def replaced(index: int, x: Any) -> Any:
         if not is_numbers(x):
             return x
+        if x.is_complex():
+            return torch.view_as_complex(replaced(index, as_floats(x)))
         values = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         for old, new in zip(x.reshape(-1).split(_AT_ONCE), values.view(-1).split(_AT_ONCE), strict=True):
             new.copy_(torch.where(old == 0, 0.0, KINDS[kind](old, secret + 2 * index, share)))
@@ -91,7 +96,7 @@ def padded(given: Values) -> Values:
 
 def _in_rows_with_gaps(x: Tensor) -> Tensor:
     *outer, last = x.shape
-    buffer = torch.full((*outer, last + 3), math.nan if x.is_floating_point() else 1, dtype=x.dtype, device=x.device)
+    buffer = torch.full((*outer, last + 3), math.nan if has_nan(x) else 1, dtype=x.dtype, device=x.device)
     inside = buffer[..., :last]
     inside.copy_(x)
     return inside
@@ -103,7 +108,7 @@ def shifted(given: Values) -> Values:
 
 
 def _behind_the_start(x: Tensor) -> Tensor:
-    poison = math.nan if x.is_floating_point() else 1
+    poison = math.nan if has_nan(x) else 1
     buffer = torch.full((1 + x.numel(),), poison, dtype=x.dtype, device=x.device)
     inside = buffer[1:].view(x.shape)
     inside.copy_(x)
@@ -114,7 +119,7 @@ def smaller(given: Values) -> Values | None:
     """Leading parts of the given inputs: every dimension of one size becomes the same smaller, odd size. None where
     an input may be an index, or a size is all that it is."""
     tensors = [x for x in given if isinstance(x, Tensor)]
-    if not tensors or len(tensors) < len(given) or not all(x.is_floating_point() for x in tensors):
+    if not tensors or len(tensors) < len(given) or not all(map(has_nan, tensors)):
         return None
     return [x[tuple(slice(_smaller(size)) for size in x.shape)].contiguous() for x in tensors]
 

@@ -58,6 +58,16 @@ def _relaid(storage: Tensor, x: Tensor) -> Tensor:
     return storage.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
+def has_nan(x: object) -> bool:
+    """Whether it is a tensor of a type that has NaN: of floats, or of complex numbers."""
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def as_floats(x: Tensor) -> Tensor:
+    """Complex numbers as pairs of floats, all else as it is."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
 def leaves(tree: object) -> list[Any]:
     """What is in lists, tuples and dictionaries, in order; of a dictionary in the order of its keys' names.
 

@@ -156,7 +156,7 @@ class Reference:
         return None
 
     def _measured(self, results: list[Tensor], own: list[Tensor]) -> wire.Message:
-        floats = [i for i, x in enumerate(own) if x.is_floating_point()]
+        floats = [i for i, x in enumerate(own) if loading.has_nan(x)]
         if any(not torch.equal(results[i], x) for i, x in enumerate(own) if i not in floats):
             return {"failed": "integers differ from the reference's"}
         if not floats:
@@ -164,7 +164,7 @@ class Reference:
         with analysis.Products() as products:
             exact = self._outputs(self._wide, analysis.widened(self._inputs), floats)
         self._know(products)
-        own, results = [own[i] for i in floats], [results[i] for i in floats]
+        own, results = ([loading.as_floats(each[i]) for i in floats] for each in (own, results))
         if _overflows(zip(own, exact, strict=True)):
             return {"unfit": "the reference itself is not finite"}
         scales = self._scales(exact, floats)
@@ -185,14 +185,16 @@ class Reference:
 
     def _outputs(self, model: Any, values: inputs.Values, floats: list[int]) -> list[Tensor]:
         result = loading.leaves(model(*self._arguments(values)))
-        return [result[i].double() for i in floats]
+        return [loading.as_floats(result[i]).double() for i in floats]
 
     def _scales(self, exact: list[Tensor], floats: list[int]) -> list[Tensor]:
         """What an element's error is relative to: the sum of its terms' absolute values where that is known, or else
         the element and the usual size of its tensor."""
         if self._is_product:
             wide = analysis.absolute(analysis.widened(self._inputs))
-            return [x.abs() for x in self._outputs(self._absolute, wide, floats)]
+            sums = [x.abs() for x in self._outputs(self._absolute, wide, floats)]
+            # Of complex numbers, both parts have the same terms.
+            return [x if x.dim() == y.dim() else x[..., None].expand_as(y) for x, y in zip(sums, exact, strict=True)]
         return [x.abs() + x.square().mean().sqrt() for x in exact]
 
     def _bounds(

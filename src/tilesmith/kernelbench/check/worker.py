@@ -115,7 +115,7 @@ class Worker:
             self._held = loading.twins(given)
         if self._device == "cuda":
             for x in self._held:
-                if isinstance(x, Tensor) and x.is_floating_point():
+                if loading.has_nan(x):
                     loading.storage_of(x).fill_(float("nan"))
             torch.cuda.synchronize()
             torch.cuda._sleep(_ASLEEP)
@@ -153,7 +153,7 @@ class Worker:
         kept = {x.untyped_storage().data_ptr() for x in self._own_tensors()}
         self._sizes = [max(1, x.nbytes // 4) for x in results]
         for x in results:
-            if x.is_floating_point() and x.untyped_storage().data_ptr() not in kept:
+            if loading.has_nan(x) and x.untyped_storage().data_ptr() not in kept:
                 with contextlib.suppress(RuntimeError):  # an expanded tensor cannot be written
                     x.fill_(float("nan"))
 
