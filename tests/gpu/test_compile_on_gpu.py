@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
@@ -134,6 +135,19 @@ def test_gradients_of_weights_in_float32() -> None:
         ours = results(model, torch.compile(run, fullgraph=True), x)
     assert_no_worse(model, x, ours, torchs)
     assert all(each.dtype == FP32 for each in model.parameters())
+
+
+def test_a_vocabulary_that_inductor_pads() -> None:
+    """Logits are as long as they are, and their gradient is copied once, to lines that are aligned."""
+    model, x = nn.Linear(768, 5003, bias=False).to("cuda", BF16), torch.randn(2, 512, 768, device="cuda").to(BF16)
+    with inductor_config.patch(force_shape_pad=True):
+        torchs = results(model, torch.compile(model), x)
+        torch._dynamo.reset()
+        with tilesmith.override():
+            ours, codes = run_and_get_code(results, model, torch.compile(model, fullgraph=True), x)
+    assert_no_worse(model, x, ours, torchs)
+    assert "(5008, 1)" in "".join(codes)
+    assert ours[0].is_contiguous()
 
 
 def test_a_program_without_an_override_is_inductors() -> None:
