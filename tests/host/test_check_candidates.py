@@ -182,7 +182,7 @@ class ModelNew(nn.Module):
         print("called")
         return product(a, b)
 """,
-    "an operator of its own": HEAD
+    "complex": HEAD
     + """
 @torch.library.custom_op("own::matmul", mutates_args=())
 def own_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -251,6 +251,7 @@ LAYERS["layer in bf16"] = (
     .replace("class", "R = lambda x: x.bfloat16().float()\nclass")
 )
 
+OF_COMPLEX = ("complex", "complex in bf16")  # of FILES
 COMPLEX = (
     PROBLEM.replace("torch.rand(", "torch.randn(")
     .replace("K)", "K, dtype=torch.complex64)")
@@ -259,13 +260,12 @@ COMPLEX = (
 
 # What to judge: name -> problem, mode, accuracy, and the candidate's name if it is another.
 ALL: dict[str, tuple[str, Mode, str, str]] = {
-    **{name: ("product.py", "strict", "fp32", name) for name in (*FORWARDS, *FILES) if "complex" not in name},
+    **{name: ("product.py", "strict", "fp32", name) for name in (*FORWARDS, *FILES) if name not in OF_COMPLEX},
     "tf32 where it will do": ("product.py", "strict", "tf32", "tf32"),
     "official": ("product.py", "official", "fp32", "torch's product"),
     "official, wrong": ("product.py", "official", "fp32", "wrong in many ways"),
     **{name: ("of a layer.py", "strict", "fp32", name) for name in LAYERS},
-    "complex": ("of complex numbers.py", "strict", "fp32", "an operator of its own"),
-    "complex in bf16": ("of complex numbers.py", "strict", "fp32", "complex in bf16"),
+    **{name: ("of complex numbers.py", "strict", "fp32", name) for name in OF_COMPLEX},
     **{name: ("of a nest.py", "strict", "fp32", name) for name in NESTS},
 }
 
@@ -353,13 +353,13 @@ class TestRight:
         assert any(note.startswith("results move from call to call") for note in verdict.notes)
         assert not verdicts["right and loud"].notes
 
-    def test_an_operator_is_known_by_its_library_too(self, verdicts: Verdicts) -> None:
-        assert verdicts["an operator of its own"].right, verdicts["an operator of its own"].describe()
+    def test_our_own_operators_are_no_librarys(self, verdicts: Verdicts) -> None:
         ours = verdicts["calls this package"]
         assert ours.right, ours.describe()
         assert any(note.startswith("it calls Tilesmith") for note in ours.notes)
 
     def test_complex_numbers(self, verdicts: Verdicts) -> None:
+        """By an operator of the candidate's own that has the name of one of torch's."""
         assert verdicts["complex"].right, verdicts["complex"].describe()
         assert verdicts["complex"].precision == "fp32"
         assert failed(verdicts["complex in bf16"]) == [PRECISION]
