@@ -25,7 +25,7 @@ from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.package import NAMESPACE, files
 from tilesmith.core.problem import Problem
 from tilesmith.inductor import lowering
-from tilesmith.inductor.chain import Chain, is_tensor, start, value_of, with_what_follows
+from tilesmith.inductor.chain import Chain, start, value_of, with_what_follows
 from tilesmith.inductor.padding import Padded, erase_unused, padded
 from tilesmith.inductor.sizes import hinted
 from tilesmith.override.cutover import torch_is_faster
@@ -117,9 +117,8 @@ def replace_products(graph: Graph, device_type: str, settings: Settings) -> None
     """Has our operator compute each product of the graph that is ours, with what follows it."""
     with unset_fake_temporarily(), torch.no_grad():  # activations are compared by their values
         for node in list(graph.nodes):
-            if node._erased or not node.users or not is_tensor(node) or value_of(node).device.type != device_type:
-                continue
-            if (chain := start(node)) is None:
+            chain = None if node._erased or not node.users else start(node)
+            if chain is None or value_of(node).device.type != device_type:
                 continue
             before = padded(node)
             if before is None or not _replace_padded(graph, chain, before, settings):

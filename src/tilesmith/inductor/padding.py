@@ -48,7 +48,7 @@ class Padded:
 
 def padded(node: Node) -> Padded | None:
     """What a product was before it was padded; None if it was not."""
-    if node.op != "call_function" or node.target not in PRODUCTS or not is_tensor(node):
+    if node.target not in PRODUCTS:
         return None
     first = PRODUCTS[node.target][1]
     a, b = (_without_zeros(each) for each in node.args[first : first + 2])
@@ -71,8 +71,7 @@ def _without_zeros(node: Any) -> Node | None:
     if node.target is not _aten.constant_pad_nd.default or node.kwargs:
         return node  # type: ignore[no-any-return]
     source, widths, *value = node.args
-    granule = ALIGNMENT // value_of(node).dtype.itemsize
-    is_inductors = all(isinstance(width, int) and 0 <= width < granule for width in widths)
+    is_inductors = all(isinstance(width, int) and 0 <= width < _granule(value_of(node)) for width in widths)
     is_behind = not any(widths[::2]) and not any(widths[4:]) and not any(value)
     return source if is_inductors and is_behind and is_tensor(source) else None
 
@@ -131,8 +130,12 @@ def _can_be_aligned(value: torch.Tensor) -> bool:
     numbers = (*value.shape, *value.stride())
     if value.dtype not in SIXTEEN_BITS or value.dim() < 2 or any(isinstance(each, torch.SymInt) for each in numbers):
         return False
-    granule = ALIGNMENT // value.dtype.itemsize
-    return value.is_contiguous() and value.shape[-1] % granule != 0
+    return value.is_contiguous() and value.shape[-1] % _granule(value) != 0
+
+
+def _granule(value: torch.Tensor) -> int:
+    """Elements from one address that TMA can take to the next."""
+    return ALIGNMENT // value.dtype.itemsize
 
 
 def erase_unused(graph: Graph, node: Node) -> None:

@@ -69,11 +69,9 @@ class TorchTimes:
 
 def torch_is_faster(plan: Plan) -> str | None:
     """Why torch is faster, where it is."""
-    problem, capability = plan.problem, plan.device.capability
-    if family_of(plan).is_fallback:
+    problem = plan.problem
+    if family_of(plan).is_fallback or plan.device.capability != (9, 0):
         return _torch_has_tensor_cores(plan)
-    if capability != (9, 0):
-        return _torch_was_measured(plan)
     if problem.a.dtype not in (torch.float16, torch.bfloat16):
         return None
     times = rates.section(plan.device, "torch", TorchTimes)
@@ -90,19 +88,15 @@ def torch_is_faster(plan: Plan) -> str | None:
     return reason if torchs_us > min_us and ours_us > times.worth_factor * torchs_us else None
 
 
-def _torch_was_measured(plan: Plan) -> str | None:
-    """Both multiply by the same tensor cores, and only torch's kernels were made on this GPU."""
-    problem = plan.problem
-    is_exact = problem.a.dtype == torch.float32 and problem.accuracy != "tf32"
-    return None if is_exact else f"{plan.name} was not measured on {plan.device.name}"
-
-
 def _torch_has_tensor_cores(plan: Plan) -> str | None:
+    """And its kernels were made on this GPU, where ours have none or were not measured."""
     problem, capability = plan.problem, plan.device.capability
     if problem.a.dtype == torch.float32 and problem.accuracy != "tf32":
         return None
     if problem.a.dtype != torch.float16 and capability < (8, 0):
         return None  # before Ampere, tensor cores had float16 alone
+    if not family_of(plan).is_fallback:
+        return f"{plan.name} was not measured on {plan.device.name}"
     return f"{plan.name} has no tensor cores, and torch has"
 
 

@@ -15,7 +15,7 @@ from tilesmith.core.accuracy import numerics
 from tilesmith.core.checks import check_call, common_dtype, product_shape, result_dtype
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.package import NAMESPACE
-from tilesmith.core.problem import ALIGNMENT
+from tilesmith.core.problem import ALIGNMENT, contiguous_strides
 from tilesmith.runtime.registry import executor_on
 from tilesmith.torch_ops.linear import finished
 
@@ -76,21 +76,15 @@ def _product_fake(
 register_fake(f"{NAMESPACE}::product", _product_fake, lib=_library)
 
 
-def _aligned_strides(lines: Tensor) -> list[int]:
-    """Strides of a copy in which every line starts at a multiple of 16 bytes."""
-    granule = ALIGNMENT // lines.dtype.itemsize
-    strides = [1]
-    for size in (-(-lines.shape[-1] // granule) * granule, *lines.shape[-2:0:-1]):
-        strides.append(strides[-1] * size)
-    return strides[::-1]
-
-
 def _aligned(lines: Tensor) -> Tensor:
     return _aligned_fake(lines).copy_(lines)
 
 
 def _aligned_fake(lines: Tensor) -> Tensor:
-    return lines.new_empty_strided(lines.shape, _aligned_strides(lines))
+    """Every line starts at a multiple of 16 bytes."""
+    *outer, length = lines.shape
+    gap = -length % (ALIGNMENT // lines.dtype.itemsize)
+    return lines.new_empty_strided(lines.shape, contiguous_strides((*outer, length + gap)))
 
 
 _library.impl("aligned", _aligned, "CUDA")

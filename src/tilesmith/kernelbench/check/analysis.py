@@ -32,6 +32,7 @@ LIBRARY_PRODUCTS: Final = frozenset(PRODUCTS) | {
     *("conv3d", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
     *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu"),
 }
+_TORCHS: Final = frozenset({"aten", "mkl", "mkldnn", "onednn", "quantized"})  # libraries of operations
 # Operations through which the sum of the terms' absolute values stays one: sums, products, moves.
 _MONOTONE: Final = frozenset(PRODUCTS) - {"convolution"} | {
     *("view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "slice"),
@@ -61,10 +62,11 @@ class Mode(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         name = str(func.overloadpacket.__name__)
-        return self.called(name if func.namespace == "aten" else f"{func.namespace}::{name}", func, args, kwargs or {})
+        is_torchs = func.namespace in _TORCHS
+        return self.called(name if is_torchs else f"{func.namespace}::{name}", func, args, kwargs or {})
 
     def called(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the operation, of which this is the name without the overload; with the library's if it is not ATen."""
+        """Calls the operation. Its name is without the overload, and with the library if that is not torch's."""
         return operation(*args, **kwargs)
 
 

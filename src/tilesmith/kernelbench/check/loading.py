@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ def _relaid(storage: Tensor, x: Tensor) -> Tensor:
     return storage.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
-def has_nan(x: object) -> bool:
+def has_nan(x: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor of a type that has NaN: of floats, or of complex numbers."""
     return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
 
@@ -69,7 +69,8 @@ def as_floats(x: Tensor) -> Tensor:
 
 
 def leaves(tree: object) -> list[Any]:
-    """What is in lists, tuples and dictionaries, in order; of a dictionary in the order of its keys' names.
+    """What is in lists, tuples and dictionaries, in order; of a dictionary in the order of its keys' names. torch has
+    such functions, which a candidate could replace.
 
     >>> leaves([1, {"b": (2, 3), "a": 4}])
     [1, 4, 2, 3]

@@ -135,7 +135,7 @@ class Reference:
             return max(first, self._measured(self._again, own), key=_badness)
 
     def _own(self) -> list[Any]:
-        """What the model itself makes of the last inputs."""
+        """What the model itself makes of the last inputs, and by which keys."""
         with torch.no_grad():
             returned = self._model(*self._arguments(loading.twins(self._inputs)))
         self._right_keys = loading.keys(returned)
@@ -144,16 +144,19 @@ class Reference:
     def _plainly_wrong(self, results: list[Tensor], own: list[Any]) -> str | None:
         if len(results) != len(own):
             return f"{len(results)} outputs instead of {len(own)}"
-        if self._keys != self._right_keys:
-            return f"outputs {self._keys} instead of {self._right_keys}"
         for result, right in zip(results, own, strict=True):
             if result.shape != right.shape:
                 return f"shape {tuple(result.shape)} instead of {tuple(right.shape)}"
             if result.dtype != right.dtype:
                 return f"{result.dtype} instead of {right.dtype}"
-            if result.device.type != right.device.type:
-                return f"results on {result.device.type} instead of {right.device.type}"
-        return None
+        return self._elsewhere(results, own)
+
+    def _elsewhere(self, results: list[Tensor], own: list[Any]) -> str | None:
+        """Whether a caller would not find as many results where the reference's are."""
+        if self._keys != self._right_keys:
+            return f"outputs {self._keys} instead of {self._right_keys}"
+        places = ((result.device.type, right.device.type) for result, right in zip(results, own, strict=True))
+        return next((f"results on {found} instead of {right}" for found, right in places if found != right), None)
 
     def _measured(self, results: list[Tensor], own: list[Tensor]) -> wire.Message:
         floats = [i for i, x in enumerate(own) if loading.has_nan(x)]
@@ -217,13 +220,11 @@ class Reference:
     def allclose(self) -> wire.Message:
         """Compares what was taken as KernelBench does: shapes, then torch.allclose."""
         results, own = self._results, self._own()
-        if self._keys != self._right_keys:
-            return {"failed": f"outputs {self._keys} instead of {self._right_keys}"}
         if [x.shape for x in results] != [x.shape for x in own]:
             return {"failed": f"shapes {[tuple(x.shape) for x in results]} instead of {[tuple(x.shape) for x in own]}"}
+        if failed := self._elsewhere(results, own):
+            return {"failed": failed}
         for result, right in zip(results, own, strict=True):
-            if result.device.type != right.device.type:
-                return {"failed": f"results on {result.device.type} instead of {right.device.type}"}
             tolerance = 1e-2 if right.dtype in (torch.float16, torch.bfloat16) else 1e-4
             if not torch.allclose(result.to(right.dtype), right, atol=tolerance, rtol=tolerance):
                 largest = (result.double() - right.double()).abs().max().item()

@@ -24,7 +24,7 @@ _QUERY: Final = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu"
 # Taken before a candidate is loaded.
 _interleaved = timing.interleaved
 _float32_precision = timing.float32_precision
-_leaves, _with_leaves = loading.leaves, loading.with_leaves
+_leaves, _with_leaves, _has_nan = loading.leaves, loading.with_leaves, loading.has_nan
 
 
 def measure(models: Mapping[str, Any], given: list[Any], *, official: bool) -> dict[str, list[float]]:
@@ -56,7 +56,7 @@ def _in_turn(competitors: Mapping[str, Callable[[], object]], sets: list[list[An
     for round_ in range(_ROUNDS):
         for values, original in zip(sets, originals, strict=True):
             for x, before in zip(values, original, strict=True):
-                if loading.has_nan(x):
+                if _has_nan(x):
                     torch.mul(before, 1 + (round_ + 1) / 128, out=x)
         for name, times in _interleaved(competitors, rounds=1, warmups=0, seed=round_).items():
             samples[name] += times.samples
