@@ -24,7 +24,9 @@ from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tf32
+from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma.family import FP64, HALF, TF32
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
 from tilesmith.runtime.executor import compiled, pack
@@ -163,6 +165,24 @@ def half_mma_launches() -> Iterator[Launch]:
             yield candidate.plan(), a, b
 
 
+def large_mma_launches() -> Iterator[Launch]:
+    """Large tiles of 16 bits, and float32 in terms, for ordinary values and for all others; in parts of K; a batch."""
+    gpu = device.installed(0)
+    for (m, k, n), x, y in itertools.product([(264, 200, 296), (137, 195, 263)], (False, True), (False, True)):
+        a, b = operands("normal", m, k, n, "cuda")
+        a, b = a.T.contiguous().T if x else a, b.T.contiguous().T if y else b
+        halves, special = (a.bfloat16(), b.bfloat16()), a.clone()
+        special[0, 0] = float("inf")
+        for split_k in (1, 2):
+            for tile in LARGE_TILES_OF_HALVES:
+                yield HALF.plan(Problem.of(*halves), gpu, Cut(tile, split_k)), *halves
+            for tile, own in itertools.product(TILES_OF_TERMS, (a, special)):
+                yield fp32_mma.plan(Problem.of(own, b), gpu, Cut(tile, split_k)), own, b
+    a, b = (random_tensor(shape, torch.float32, "cuda") for shape in ((3, 1, 70, 130), (2, 130, 76)))
+    yield fp32_mma.plan(Problem.of(a, b), gpu, Cut(TILES_OF_TERMS[0])), a, b
+    yield HALF.plan(Problem.of(a.half(), b.half()), gpu, Cut(LARGE_TILES_OF_HALVES[0])), a.half(), b.half()
+
+
 def pack_launches() -> Iterator[Launch]:
     """Packing, and products with packed operands, for ordinary values and for all others."""
     shapes = [((264, 200), (200, 296)), ((137, 9000), (9000, 263)), ((3, 1, 131, 67), (2, 67, 71))]
@@ -233,6 +253,7 @@ KINDS: Final = {
     "gemv": dot_launches,
     "mma": mma_launches,
     "half_mma": half_mma_launches,
+    "large_mma": large_mma_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,
     "epilogue": epilogue_launches,

@@ -9,7 +9,7 @@ from tilesmith.core.device import installed
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.mma.family import HALF
-from tilesmith.kernels.mma.tiles import TILES_OF_HALVES, Cut, Tile
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_HALVES, Cut, Tile
 from tilesmith.runtime.executor import compiled
 
 SHAPES = [(200, 1000, 136), (67, 133, 65), (64, 4096, 48), (1, 1, 1), (300, 40, 2000)]
@@ -24,7 +24,7 @@ def drawn(rows: int, columns: int, by_columns: bool, gap: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("tile", TILES_OF_HALVES, ids=str)
+@pytest.mark.parametrize("tile", (*TILES_OF_HALVES, *LARGE_TILES_OF_HALVES), ids=str)
 def test_every_layout_and_way_to_copy(tile: Tile, dtype: torch.dtype) -> None:
     """The error against float64 is that of sums in float32 and one rounding. Where warps do not divide K, sums have the
     bits of those by wgmma."""

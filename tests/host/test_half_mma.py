@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from emulated import H200, placed
+from launched import entries
 from machine_code import assert_nothing_spills, instructions_of_each, total
 
 import tilesmith
@@ -16,7 +17,7 @@ from tilesmith.emulator import run
 from tilesmith.explain.promises import Promises
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.mma.family import HALF, TF32
-from tilesmith.kernels.mma.tiles import TILES_OF_HALVES, Cut, Tile
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_HALVES, Cut, Tile
 from tilesmith.planner import choose
 from tilesmith.runtime import compiler, source
 
@@ -35,7 +36,7 @@ def small_integers(rows: int, columns: int, layout: str, dtype: torch.dtype, see
 @pytest.mark.parametrize(
     "layouts", [("n", "n"), ("N", "t"), ("t", "N"), ("2n", "2t"), ("2t", "n"), ("T", "2n")], ids="".join
 )
-@pytest.mark.parametrize("tile", TILES_OF_HALVES, ids=str)
+@pytest.mark.parametrize("tile", (*TILES_OF_HALVES, *LARGE_TILES_OF_HALVES), ids=str)
 def test_tiles_and_layouts(tile: Tile, layouts: tuple[str, str]) -> None:
     """Copies of 16, 4 and 2 bytes, and results in lines of any address; with K whole and in parts."""
     dtype = torch.bfloat16 if layouts[0] in ("n", "T") else torch.float16
@@ -46,10 +47,10 @@ def test_tiles_and_layouts(tile: Tile, layouts: tuple[str, str]) -> None:
             torch.testing.assert_close(out, (a.double() @ b.double()).to(dtype), rtol=0, atol=0)
 
 
-def test_batches_outputs_and_epilogues() -> None:
+@pytest.mark.parametrize("tile", [TILES_OF_HALVES[0], LARGE_TILES_OF_HALVES[1]], ids=str)
+def test_batches_outputs_and_epilogues(tile: Tile) -> None:
     a = torch.stack([small_integers(20, 33, "n", torch.bfloat16, seed=i) for i in range(6)]).reshape(3, 2, 20, 33)
     b = a.mT.contiguous()[0]
-    tile = TILES_OF_HALVES[0]
     exact = a.double() @ b.double()
     wanted = exact.bfloat16()
     wide = torch.empty(3, 2, 20, 40, dtype=a.dtype)
@@ -114,14 +115,50 @@ def test_products_on_ampere_are_right(gpu: str) -> None:
             assert (found - truth).norm() <= limit * truth.norm()
 
 
+def test_many_tiles_are_walked_in_bands() -> None:
+    """More rows of tiles than a band has, and two bands; each tile is computed once."""
+    tile = LARGE_TILES_OF_HALVES[1]
+    rows = tile.m * (tile.raster_rows + 2)
+    a, b = small_integers(rows, 8, "n", torch.float16), small_integers(8, 300, "n", torch.float16)
+    out = run(HALF.plan(Problem.of(a, b), H200, Cut(tile)), a, b)
+    torch.testing.assert_close(out, (a.double() @ b.double()).half(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "rtx3090", "rtx4090", "b200", "rtx5090"])
+def test_large_products_have_large_tiles_where_there_is_no_wgmma(gpu: str) -> None:
+    a = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+    odd = torch.empty(4096, 4095, dtype=torch.bfloat16, device="meta")
+    for problem, launches in ((Problem.of(a, a), ["mma_large"]), (Problem.of(odd.T, odd), ["realign", "mma_large"])):
+        assert entries(choose(problem, KNOWN_GPUS[gpu])) == launches
+    assert entries(choose(Problem.of(a[:64, :64], a[:64, :64]), KNOWN_GPUS[gpu])) == ["mma"]
+
+
 @pytest.mark.parametrize("arch", ["a100", "rtx4090", "rtx5090"])
 def test_kernels_of_other_architectures_do_not_spill(arch: str) -> None:
     device = KNOWN_GPUS[arch]
-    for dtype in (torch.bfloat16, torch.float32):
-        a = torch.empty(512, 512, dtype=dtype, device="meta")
-        kernel = choose(Problem.of(a, a.T, accuracy="tf32"), device).product.kernel
-        used = compiler.resources(source.render(kernel), device.arch)
-        assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
+    for dtype, size in ((torch.bfloat16, 512), (torch.float32, 512), (torch.bfloat16, 8192)):
+        for layout in ("nn", "tt") if size == 8192 else ("nt",):
+            a, b = (torch.empty(size, size, dtype=dtype, device="meta") for _ in "ab")
+            a, b = a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b
+            kernel = choose(Problem.of(a, b, accuracy="tf32"), device).product.kernel
+            used = compiler.resources(source.render(kernel), device.arch)
+            assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
+
+
+LOADS = {("n", "t"): ["M"], ("n", "n"): ["M", "MT"], ("t", "t"): ["M", "MT"], ("t", "n"): ["MT"]}
+
+
+@pytest.mark.parametrize("layouts", LOADS, ids="".join)
+@pytest.mark.parametrize("tile", LARGE_TILES_OF_HALVES, ids=str)
+def test_the_machine_code_of_large_tiles(tile: Tile, layouts: tuple[str, str]) -> None:
+    """A warp multiplies 64 x 64, in the loop and after it; what runs across K is turned as it is loaded."""
+    a, b = (small_integers(128, 128, layout, torch.bfloat16) for layout in layouts)
+    launch = HALF.plan(Problem.of(a, b), H200, Cut(tile)).product
+    assert_nothing_spills(launch)
+    (found,) = instructions_of_each([launch.kernel])
+    assert total(found, r"HMMA\.16816\.F32\.BF16") == 2 * (tile.k // 16) * (64 // 16) * (64 // 8)
+    assert [kind for kind in ("M", "MT") if total(found, rf"LDSM\.16\.{kind}88\.4")] == LOADS[layouts]
+    assert total(found, r"LDGSTS\..*") > 0
 
 
 def test_rows_are_independent_where_no_sums_of_parts_of_k_are_added() -> None:

@@ -21,7 +21,14 @@ from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
 from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters, Schedule
-from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_HALVES, TILES_OF_TF32
+from tilesmith.kernels.mma.tiles import (
+    FULL_RANGE_TILE,
+    LARGE_TILES_OF_HALVES,
+    TILES_OF_DOUBLES,
+    TILES_OF_HALVES,
+    TILES_OF_TERMS,
+    TILES_OF_TF32,
+)
 from tilesmith.runtime import source
 
 pytestmark = pytest.mark.xdist_group("kernel parts")  # one worker builds them, once
@@ -42,6 +49,7 @@ class Copied(NamedTuple):
     threads: int
     along_k: bool
     copy_bytes: int
+    by_matrices: bool
     itemsize: int
 
     @property
@@ -54,11 +62,11 @@ class Copied(NamedTuple):
         own = ", ".join(str(int(each)) for each in self[:-1])
         tile = f"CopiedTile<{number}, {own}>, {number}"
         copies = f"find_copies<{tile}, {self.extent}, {self.depth}, {self.threads}, {int(self.along_k)}>(to);"
+        copying = f'extern "C" void copies_{self.name}(unsigned* to) {{ {copies} }}\n'
+        if self.by_matrices:
+            return copying
         reads = f"find_reads<{tile}, {self.group}>(to, mn, k);"
-        return (
-            f'extern "C" void copies_{self.name}(unsigned* to) {{ {copies} }}\n'
-            f'extern "C" void reads_{self.name}(unsigned* to, int mn, int k) {{ {reads} }}\n'
-        )
+        return copying + f'extern "C" void reads_{self.name}(unsigned* to, int mn, int k) {{ {reads} }}\n'
 
 
 def copied_tiles() -> list[Copied]:
@@ -67,13 +75,23 @@ def copied_tiles() -> list[Copied]:
     of_each_size = ((4, TILES_OF_DOUBLES + TILES_OF_TF32), (2, TILES_OF_HALVES))
     for (itemsize, own), along_k, copy_bytes in itertools.product(of_each_size, (False, True), (4, 16)):
         for tile in own:
-            rest = (tile.threads, along_k, copy_bytes, itemsize)
+            rest = (tile.threads, along_k, copy_bytes, False, itemsize)
             found.append(Copied(tile.m, tile.k, tile.m // tile.warps_m // 8, *rest))
             found.append(Copied(tile.n, tile.k, tile.n // tile.warps_n // 8, *rest))
     return list(dict.fromkeys(found))
 
 
+def tiles_of_matrices() -> list[Copied]:
+    """Those that ldmatrix reads: mma_large.cu and mma_fp32.cu. The emulator counts how often their banks are asked."""
+    return [
+        Copied(extent, tile.k, 4, tile.threads, along_k, 16, True, 2)
+        for tile in (*LARGE_TILES_OF_HALVES, *TILES_OF_TERMS, FULL_RANGE_TILE)
+        for extent, along_k in itertools.product({tile.m, tile.n}, (False, True))
+    ]
+
+
 COPIED = copied_tiles()
+OF_MATRICES = list(dict.fromkeys(tiles_of_matrices()))
 FP32_TILES = list(itertools.product((64, 128), (False, True)))  # rows, and whether they run along memory
 
 
@@ -86,7 +104,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     )
     schedule = schedule_of(*range(8)).declaration().replace("Parameters", "Schedule")
     known = f'{source.library_constants()}\n#include "tile.cuh"\nnamespace tilesmith {{\n{schedule}}}\n'
-    own = "".join((*(each.code for each in COPIED), *fragments))
+    own = "".join((*(each.code for each in (*COPIED, *OF_MATRICES)), *fragments))
     (folder / "parts.cpp").write_text(f'{known}#include "{PARTS}"\n{own}')
     build._write(folder, build._files(()))
     options = ("-std=c++17", "-O0", "-shared", "-fPIC", "-Wno-unknown-pragmas", "-Iemulator", "-Icuda", "-I.")
@@ -119,7 +137,7 @@ def test_a_conflict_is_seen() -> None:
     assert conflicts(np.zeros((32, 1), dtype=np.int32)) == 0  # all read the same
 
 
-@pytest.mark.parametrize("tile", COPIED, ids=lambda each: each.name)
+@pytest.mark.parametrize("tile", (*COPIED, *OF_MATRICES), ids=lambda each: each.name)
 def test_copies_fill_a_tile_once_and_no_bank_is_asked_twice(tile: Copied, parts: ctypes.CDLL) -> None:
     width, size = tile.copy_bytes // 4, tile.extent * tile.depth * tile.itemsize // 4
     bytes_to = found(getattr(parts, f"copies_{tile.name}"), size // width // 32, 32, 1)

@@ -26,6 +26,7 @@ from tilesmith.kernels.fp64 import skinny
 from tilesmith.kernels.hopper import constants as gemm
 from tilesmith.kernels.hopper import launch as gemm_launch
 from tilesmith.kernels.hopper import tiles
+from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma import launch as mma_launch
 from tilesmith.kernels.mma.family import FP64
 from tilesmith.kernels.simt import family as simt
@@ -34,7 +35,7 @@ from tilesmith.planner import choose, rejections
 
 H200 = KNOWN_GPUS["h200"]
 A100 = KNOWN_GPUS["a100"]
-HOPPER = ("h200", "h100")
+HOPPER = ("h200", "h100", "gh200")
 SIXTEEN_BIT_FLOATS = (torch.float16, torch.bfloat16)
 TILE_128 = next(tile for tile in simt.TILES[4] if (tile.m, tile.n) == (128, 128))
 LOWEST_LIMIT_OF_A_GRID = (2**31 - 1, 65535, 65535)
@@ -148,6 +149,7 @@ def assert_legal(plan: Plan) -> None:
         "fp64_mma": assert_legal_mma,
         "tf32_mma": assert_legal_mma,
         "half_mma": assert_legal_mma,
+        "fp32_mma": assert_legal_mma,
         "skinny": assert_legal_in_doubles,
         "gemv": assert_legal_in_doubles,
         "hopper": assert_legal_hopper,
@@ -163,14 +165,19 @@ def assert_legal_simt(plan: Plan) -> None:
 
 
 def assert_legal_mma(plan: Plan) -> None:
-    launch = plan.product
-    assert entries(plan) == (["mma"] if plan.split_k == 1 else ["mma", "split_k_reduce"])
+    launch, p = plan.product, plan.problem
+    first = [["mma"], ["mma_large"], ["realign", "mma_large"], ["split", "mma_fp32"] * 2]
+    assert entries(plan) in [each + ["split_k_reduce"] * (plan.split_k > 1) for each in first]
     c = constants_of(launch.kernel, mma_launch.Constants)
-    matrices = plan.problem if operands(plan)[0] == "a" else plan.problem.transposed
-    tiles = math.ceil(matrices.m / c.tile_m), math.ceil(matrices.n / c.tile_n)
-    assert launch.grid == (tiles[1] * plan.problem.batches, tiles[0], plan.split_k)
+    grids = [
+        (math.ceil(n / c.tile_n) * p.batches, math.ceil(m / c.tile_m), plan.split_k)
+        for m, n in ((p.m, p.n), (p.n, p.m))
+    ]
+    assert launch.grid in grids
     out = "out" if plan.split_k == 1 else "workspace"
-    assert operands(plan) in (("a", "b", out), ("b", "a", out))
+    if entries(plan)[0] == "mma":
+        assert operands(plan) in (("a", "b", out), ("b", "a", out))
+        assert launch.grid == grids[operands(plan)[0] == "b"]
     may_wait = plan.device.capability >= (9, 0)
     assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, may_wait, None)
 
@@ -280,7 +287,7 @@ def test_the_cheapest_candidate_wins_and_each_of_the_others_has_a_reason(gpu: st
         problem = Problem.of(meta(*a, dtype=dtype), meta(*b, dtype=dtype))
         refused = {family.name: reason for family in FAMILIES if (reason := family.rejects(problem, device))}
         first = next(family for family in FAMILIES if family.name not in refused)
-        if not first.is_fallback:
+        if not first.is_fallback and not first.leaves_small_to_fallback:
             refused["simt"] = f"is for what no other family can do, and {first.name} can do this"
         legal = [family for family in FAMILIES if family.name not in refused]
         offered = [candidate for family in legal for candidate in family.candidates(problem, device)]
@@ -309,6 +316,8 @@ def test_floats_go_to_tensor_cores_where_there_are_kernels_and_all_else_to_simt(
         assert plan.family == "hopper"
     elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype in SIXTEEN_BIT_FLOATS:
         assert plan.family == "half_mma"
+    elif dtype == torch.float32 and fp32_mma.runs_on(KNOWN_GPUS[gpu]):
+        assert plan.family == "fp32_mma"
     else:
         assert plan.family == plan.product.kernel.entry == "simt"
 

@@ -20,9 +20,8 @@ from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.bench.errors import Error
 from tilesmith.core.params import TILE_K
 from tilesmith.core.problem import Matrix, Problem
-from tilesmith.kernels.fp32_split.terms import SCHEMES, RowBlock
+from tilesmith.kernels.fp32_split.terms import SCHEMES, SHORT_K, RowBlock
 from tilesmith.kernels.hopper.family import _MIN_K
-from tilesmith.kernels.hopper.layout import SHORT_K
 from tilesmith.kernels.operand import round_up, runs_along_rows
 
 Array = npt.NDArray[Any]

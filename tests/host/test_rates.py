@@ -28,6 +28,8 @@ READERS: dict[str, type] = {
     "mma.fp64": mma_cost.Rates,
     "mma.tf32": mma_cost.Rates,
     "mma.half": mma_cost.Rates,
+    "mma.large_half": mma_cost.Rates,
+    "mma.terms": mma_cost.Rates,
     "fp64.skinny": skinny.Rates,
     "fp64.gemv": gemv.Rates,
     "simt": simt.Rates,
@@ -94,7 +96,12 @@ def test_numbers_are_what_the_file_says() -> None:
 
 def test_other_files_have_facts_alone_and_say_that_they_were_not_measured() -> None:
     others = gpu_files()[1:]
-    assert {each.key for each in others} == {"h100", "a100", "b200", "l4", "rtx3090", "rtx4090", "rtx5090", "t4"}
+    ampere, ada, blackwell = (
+        {"a100", "a30", "a10", "rtx3090"},
+        {"l4", "l40s", "rtx4090"},
+        {"b200", "rtx5090", "rtxpro6000"},
+    )
+    assert {each.key for each in others} == {"t4", *ampere, *ada, "h100", "gh200", *blackwell}
     assert all(not each.tables and "not measured here" in each.facts.source for each in others)
 
 

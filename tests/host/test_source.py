@@ -16,8 +16,9 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tf32, tiles
-from tilesmith.kernels.mma.family import FP64
-from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut
+from tilesmith.kernels.mma import fp32 as fp32_mma
+from tilesmith.kernels.mma.family import FP64, HALF
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_DOUBLES, TILES_OF_TERMS, Cut
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner import choose
 from tilesmith.runtime import source
@@ -46,6 +47,8 @@ def every_kernel() -> dict[str, Kernel]:
     kernels = [
         simt.plan(small, named("h200"), simt.TILES[4][-1]).product.kernel,
         FP64.plan(small, named("h200"), Cut(TILES_OF_DOUBLES[0])).product.kernel,
+        fp32_mma.plan(fp32, named("a100"), Cut(TILES_OF_TERMS[0])).product.kernel,
+        HALF.plan(Problem.of(odd, odd.T), named("a100"), Cut(LARGE_TILES_OF_HALVES[0])).product.kernel,
         *(each.launches[0].kernel for each in (few, by_vector)),
         *(launch.kernel for each in (plan, terms, in_registers) for launch in each.launches),
     ]

@@ -26,11 +26,13 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels import split_k_reduce
 from tilesmith.kernels.fp32_split import launch as fp32_split
 from tilesmith.kernels.fp32_split.launch import Access
+from tilesmith.kernels.fp32_split.scales import Scale
 from tilesmith.kernels.hopper import catalogue, tiles
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper.constants import RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters
-from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N, Scale
+from tilesmith.kernels.hopper.traits import MAX_PROMOTED_TILE_N
+from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.output import Store
 from tilesmith.planner import choose
 
@@ -655,8 +657,10 @@ def test_the_products_that_it_was_made_for_get_the_tensor_cores(product: suites.
     assert plan.name.startswith("hopper ")
     pair = ["split", "gemm_fp32_rs" if is_rs(plan) else "gemm_fp32"]
     assert entries(plan)[:4] == [*pair, *pair]
-    for gpu, device in KNOWN_GPUS.items():
-        assert (entries(choose(Problem.of(a, b, accuracy=accuracy), device))[0] == "split") == (gpu in ("h200", "h100"))
+    for device in KNOWN_GPUS.values():
+        problem = Problem.of(a, b, accuracy=accuracy)
+        is_split = device.capability == (9, 0) or fp32_mma.rejects(problem, device) is None
+        assert (entries(choose(problem, device))[0] == "split") == is_split
 
 
 def test_sums_in_float32_alone_are_left_to_the_cuda_cores() -> None:

@@ -23,10 +23,10 @@ void give(const std::string& words, char* to, int size) { std::snprintf(to, size
 extern "C" {
 
 void multiply_add_half(float* sum, const std::uint16_t* a, const std::uint16_t* b, int n, int accumulate) {
-  multiply_add<Format::half>(sum, a, b, n, accumulate);
+  multiply_add<Format::half, 64>(sum, a, b, n, accumulate);
 }
 void multiply_add_bfloat16(float* sum, const std::uint16_t* a, const std::uint16_t* b, int n, int accumulate) {
-  multiply_add<Format::bfloat16>(sum, a, b, n, accumulate);
+  multiply_add<Format::bfloat16, 64>(sum, a, b, n, accumulate);
 }
 
 void halves_to_floats(float* to, const std::uint16_t* from, int n) { convert_all(to, from, n, half_to_float); }

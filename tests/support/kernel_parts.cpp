@@ -40,7 +40,7 @@ void find_copies(unsigned* to) {
   for (int thread = 0; thread < threads; ++thread) {
     emulator::thread_index.x = thread;
     emulator::copied.clear();
-    Tile(tile, 0, extent, along_k ? depth : 1, along_k ? 1 : extent).start(tile, depth);
+    Tile(tile, 0, extent, along_k ? depth : 1, along_k ? 1 : extent).start(ptx::shared_address(tile), depth);
     for (unsigned i = 0; i < emulator::copied.size(); ++i) to[i * threads + thread] = emulator::copied[i];
   }
 }
@@ -65,7 +65,7 @@ void find_fragments(unsigned* to) {
   for (int thread = 0; thread < warpgroup_threads; ++thread) {
     const typename Tile::Reader reader(thread);
     const Fp32Fragment parts[] = {reader.template read<0>(0), reader.template read<1>(0), reader.template read<2>(0),
-                                 reader.template read<3>(0)};
+                                  reader.template read<3>(0)};
     std::memcpy(to + thread * 32, parts, sizeof parts);
   }
 }
@@ -85,7 +85,8 @@ extern "C" void turned_fragments(unsigned* to) {
   }
 }
 
-// How often every tile is visited, and by how many columns of tiles each block goes on: [batch][part of K][m][n], [block].
+// How often every tile is visited, and by how many columns of tiles each block goes on: [batch][part of K][m][n],
+// [block].
 using Share = ClusterShare<64, 64, 1>;
 template <typename Tiles>
 void walk(const Schedule& schedule, int blocks, int* visits, int* columns) {

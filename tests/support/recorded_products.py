@@ -18,6 +18,9 @@ from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import FAMILIES
 from tilesmith.kernels.hopper import family as hopper
+from tilesmith.kernels.mma import fp32 as fp32_mma
+from tilesmith.kernels.mma.family import HALF
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut
 
 FILE: Final = Path(__file__).with_name("recorded_products.npz")
 Values = Literal["plain", "graded", "special", "triangles"]
@@ -29,7 +32,8 @@ class Recorded:
 
     name: str  # that it was recorded by, and that its operands are drawn from: an older family's may be in it
     shape: tuple[int, int, int]  # M, K, N
-    plan: str | hopper.Configuration  # the name of a family, which takes what it thinks best
+    # The name of a family, which takes what it thinks best; a tile of mma's, which is chosen on other GPUs alone.
+    plan: str | hopper.Configuration | Cut
     layout: str = "nn"  # of A and B; in capitals with a stride that TMA cannot read
     dtype: torch.dtype = torch.float32
     b_dtype: torch.dtype | None = None
@@ -82,6 +86,9 @@ class Recorded:
             assert hopper.rejects(problem, device) is None
             assert (reason := hopper.unsuited(problem, device, self.plan)) is None, reason
             return hopper.plan(problem, device, self.plan)
+        if isinstance(self.plan, Cut):
+            plan = fp32_mma.plan if self.dtype == torch.float32 else HALF.plan
+            return plan(problem, device, self.plan)
         family = next(each for each in FAMILIES if each.name == self.plan)
         return min(family.candidates(problem, device), key=lambda each: each.cycles).plan()
 
@@ -92,6 +99,8 @@ class Recorded:
 
 
 _C: Final = hopper.Configuration
+_LARGE: Final = Cut(LARGE_TILES_OF_HALVES[1])
+_TERMS: Final = Cut(TILES_OF_TERMS[2])
 _BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
 
 PRODUCTS: Final[tuple[Recorded, ...]] = (
@@ -137,6 +146,16 @@ PRODUCTS: Final[tuple[Recorded, ...]] = (
         for layout in ("nt", "tt", "nn", "tn", "NT", "TN")
     ),
     Recorded("tf32 wgmma short sums", (70, 1500, 40), "hopper_tf32", layout="tt", accuracy="tf32"),
+    *(Recorded(f"half mma {x}", (37, 300, 29), "half_mma", layout=x, dtype=_BF16) for x in ("nn", "NT")),
+    Recorded("tf32 mma", (37, 300, 29), "tf32_mma", accuracy="tf32"),
+    *(Recorded(f"large halves {x}", (70, 200, 40), _LARGE, layout=x, dtype=_BF16) for x in ("nn", "nt", "tn", "tt")),
+    Recorded("large halves realigned split", (70, 131, 24), Cut(_LARGE.tile, 2), layout="NT", dtype=_FP16),
+    *(Recorded(f"terms {layout}", (70, 200, 40), _TERMS, layout=layout) for layout in ("nn", "Nt", "tN", "TT")),
+    Recorded("terms long", (40, 1000, 24), _TERMS),
+    Recorded("terms split", (40, 600, 24), Cut(_TERMS.tile, 2)),
+    Recorded("terms batch", (20, 100, 33), _TERMS, batch=3),
+    Recorded("terms graded", (70, 200, 40), _TERMS, values="graded"),
+    Recorded("terms special", (70, 200, 40), _TERMS, values="special"),
     Recorded("mixed float16", (70, 200, 40), _C(128, 64), b_dtype=_FP16),
     Recorded("mixed bfloat16", (70, 200, 40), _C(128, 64), dtype=_BF16, b_dtype=_FP32),
 )

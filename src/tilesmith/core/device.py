@@ -104,7 +104,7 @@ def named(name: str) -> Device:
     """A GPU by its name, or by an architecture, so that a machine without one can ask what it would do.
 
     >>> named("NVIDIA H200").arch, named("sm_90").name, named("sm_86").name
-    ('sm_90a', 'NVIDIA H200', 'NVIDIA GeForce RTX 3090')
+    ('sm_90a', 'NVIDIA H200', 'NVIDIA A10')
     """
     key = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", name.lower())
     if key in KNOWN_GPUS:

@@ -51,6 +51,7 @@ class _Launch(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("error", ctypes.c_char_p),
         ("error_bytes", ctypes.c_uint64),
+        ("bank_conflicts", ctypes.POINTER(ctypes.c_uint64)),
     )
 
 
@@ -66,12 +67,13 @@ class Function:
             file.flush()
             self._launch: Any = ctypes.CDLL(file.name).tilesmith_launch
 
-    def __call__(self, launch: KernelLaunch, buffers: Mapping[Buffer, Memory], seed: int | None) -> None:
-        """Runs a launch. With a seed its threads run in an order of their own, and asynchronous work at any time."""
+    def __call__(self, launch: KernelLaunch, buffers: Mapping[Buffer, Memory], seed: int | None) -> int:
+        """Runs a launch. With a seed its threads run in an order of their own, and asynchronous work at any time.
+        Returns the bank conflicts of the matrices that warps load and store together."""
         arguments = _arguments(launch, buffers)
         parameters = _aligned(arguments)
         memory = (_Buffer * len(buffers))(*(_Buffer(name.encode(), m.begin, m.bytes) for name, m in buffers.items()))
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        error, bank_conflicts = ctypes.create_string_buffer(_ERROR_BYTES), ctypes.c_uint64(0)
         launched = _Launch(
             parameters=ctypes.addressof(parameters),
             parameter_bytes=len(arguments),
@@ -86,6 +88,7 @@ class Function:
             seed=seed or 0,
             error=ctypes.cast(error, ctypes.c_char_p),
             error_bytes=_ERROR_BYTES,
+            bank_conflicts=ctypes.pointer(bank_conflicts),
         )
         with _gpu:
             failed = self._launch(ctypes.byref(launched))
@@ -94,6 +97,7 @@ class Function:
                 r"@\{([0-9a-f]+)\}", lambda found: line_at(self._library, int(found[1], 16)), error.value.decode()
             )
             raise EmulationError(f"{self._kernel.entry}: {message}")
+        return bank_conflicts.value
 
 
 @cache

@@ -28,6 +28,7 @@ def run(
     seed: int | None = None,
     replaced: Mapping[str, str] | None = None,
     stale_word: int = _NANS,
+    bank_conflicts: dict[str, int] | None = None,
 ) -> Tensor:
     """Computes a plan's product of CPU tensors like those that it was made for.
 
@@ -35,6 +36,7 @@ def run(
         seed: an order in which threads run, and asynchronous work arrives; None is the fastest one.
         replaced: CUDA files with another content than the package's.
         stale_word: what the workspace holds before, in each of its 32-bit words.
+        bank_conflicts: gets those of each kernel, by its name, of the matrices that its warps load and store together.
     """
     problem = plan.problem
     if out is None:
@@ -56,7 +58,9 @@ def run(
             function = launch.Function(each.kernel, plan.device.arch, replaced)
         else:
             function = launch.function(each.kernel, plan.device.arch)
-        function(each, buffers, seed)
+        found = function(each, buffers, seed)
+        if bank_conflicts is not None:
+            bank_conflicts[each.kernel.entry] = bank_conflicts.get(each.kernel.entry, 0) + found
     return out
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tilesmith.core.numbers import paragraph
 from tilesmith.core.plan import Plan
 from tilesmith.kernels import FAMILIES, family_of
+from tilesmith.kernels.family import without_idle_fallbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ def _sets_of_warps(plan: Plan) -> int:
 def _sizes_decide(plan: Plan) -> bool:
     """Whether kernels of other arithmetic do the same types at other sizes. Those that sum in the same way have the
     same bits."""
-    served = [family for family in FAMILIES if not family.is_fallback and family.serves(plan.problem, plan.device)]
-    return len({family.sum_words(plan) for family in served}) > 1
+    serving = without_idle_fallbacks([family for family in FAMILIES if family.serves(plan.problem, plan.device)])
+    return len({family.sum_words(plan) for family in serving}) > 1
 
 
 def _determinism(plan: Plan, values_decide: bool) -> str:

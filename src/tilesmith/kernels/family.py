@@ -60,3 +60,10 @@ class Family:
     # Kernels that together do float32 products of any sizes and strides, for each pair of directions of the operands.
     general_kernels: Callable[[Device], list[Kernel]] | None = None
     is_fallback: bool = False  # for what no other family can do, on the CUDA cores
+    leaves_small_to_fallback: bool = False  # which is a choice beside this one
+
+
+def without_idle_fallbacks(families: list[Family]) -> list[Family]:
+    """Those that are in question for what all of these can do."""
+    are_enough = any(not family.is_fallback and not family.leaves_small_to_fallback for family in families)
+    return [family for family in families if not family.is_fallback] if are_enough else families

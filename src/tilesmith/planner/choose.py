@@ -7,7 +7,7 @@ from tilesmith.core.device import Device
 from tilesmith.core.plan import Plan, Rejection
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import FAMILIES
-from tilesmith.kernels.family import Candidate, Family
+from tilesmith.kernels.family import Candidate, Family, without_idle_fallbacks
 from tilesmith.planner import tuned
 
 
@@ -38,8 +38,7 @@ def _cheapest(family: Family, problem: Problem, device: Device) -> Candidate | N
 
 def _legal(problem: Problem, device: Device) -> list[Family]:
     """The families that can do the problem. A fallback is none where there is another."""
-    able = [family for family in FAMILIES if family.rejects(problem, device) is None]
-    return [family for family in able if not family.is_fallback] or able
+    return without_idle_fallbacks([family for family in FAMILIES if family.rejects(problem, device) is None])
 
 
 def candidates(problem: Problem, device: Device) -> list[Candidate]:
@@ -70,7 +69,8 @@ def _rejects(family: Family, problem: Problem, device: Device) -> str | None:
 
 
 def _others(family: Family, problem: Problem, device: Device) -> list[str]:
-    return [each.name for each in FAMILIES if each is not family and each.rejects(problem, device) is None]
+    others = (each for each in FAMILIES if each is not family and not each.leaves_small_to_fallback)
+    return [each.name for each in others if each.rejects(problem, device) is None]
 
 
 def is_possible(problem: Problem, device: Device) -> bool:

@@ -23,6 +23,16 @@ __device__ __forceinline__ void copy_start_4(unsigned to, const void* from, int 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
 }
 
+// Copies 16 bytes, or writes zeros and does not read the source.
+__device__ __forceinline__ void copy_start_16_or_none(unsigned to, const void* from, bool is_valid) {
+  asm volatile(
+      "{\n.reg .pred ignored;\n"
+      "setp.eq.u32 ignored, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, ignored;\n}" ::"r"(to),
+      "l"(from), "r"(static_cast<unsigned>(is_valid))
+      : "memory");
+}
+
 // Copies 4 bytes, or writes zeros and does not read the source.
 __device__ __forceinline__ void copy_start_4_or_none(unsigned to, const void* from, bool is_valid) {
   asm volatile(

@@ -1,5 +1,5 @@
-// What a warp does together: choosing a lane, moving 8x8 matrices to shared memory, and taking
-// or giving up registers. One instruction, one function.
+// What a warp does together: choosing a lane, moving 8x8 matrices to and from shared memory, and
+// taking or giving up registers. One instruction, one function.
 #pragma once
 
 #include "ptx/shared.cuh"
@@ -63,6 +63,28 @@ __device__ __forceinline__ void store_matrices_transposed(unsigned address, unsi
 }
 __device__ __forceinline__ void store_matrices_transposed(unsigned address, unsigned x0, unsigned x1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(x0), "r"(x1)
+               : "memory");
+}
+
+// Loads four 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i, but for an offset
+// that is the same in all lanes. A lane gets elements
+// 2 (lane % 4) and the next one of row lane / 4, in a register for each matrix.
+template <int offset>
+__device__ __forceinline__ void load_matrices(unsigned address, unsigned& x0, unsigned& x1, unsigned& x2,
+                                              unsigned& x3) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + %5];"
+               : "=r"(x0), "=r"(x1), "=r"(x2), "=r"(x3)
+               : "r"(address), "n"(offset)
+               : "memory");
+}
+
+// The same of the transposed matrices.
+template <int offset>
+__device__ __forceinline__ void load_matrices_transposed(unsigned address, unsigned& x0, unsigned& x1, unsigned& x2,
+                                                         unsigned& x3) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4 + %5];"
+               : "=r"(x0), "=r"(x1), "=r"(x2), "=r"(x3)
+               : "r"(address), "n"(offset)
                : "memory");
 }
 

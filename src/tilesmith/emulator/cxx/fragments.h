@@ -26,6 +26,10 @@ inline Place wgmma_a_place(int thread, int i, int e) {
   return {16 * warp + lane / 4 + i % 2 * 8, i / 2 * 8 + lane % 4 * 2 + e};
 }
 
+// mma: half `e` of register i of a lane's part of B, in 8 x 16, column by column. A and the sums lie as those of
+// wgmma's first warp.
+inline Place mma_b_place(int lane, int i, int e) { return {lane / 4, i * 8 + lane % 4 * 2 + e}; }
+
 // A thread's part of A into a matrix of 64 x 16.
 inline void place_a_registers(std::uint16_t* matrix, int thread, const std::uint32_t (&registers)[4]) {
   for (int i = 0; i < 4; ++i)

@@ -49,7 +49,14 @@ struct DoubleSums {
 };
 DoubleSums dmma(double s0, double s1, double s2, double s3, double a0, double a1, double a2, double a3, double a4,
                 double a5, double a6, double a7, double b0, double b1, double b2, double b3);
+enum class Format { half, bfloat16, tf32 };
+struct FloatSums {
+  float at[4];
+};
+FloatSums mma(Format format, float s0, float s1, float s2, float s3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+              unsigned b0, unsigned b1);
 void store_matrices(unsigned address, const unsigned* registers, int matrices, bool transposed);
+void load_matrices(unsigned address, unsigned* registers, int matrices, bool transposed);
 
 // mbarriers, by their address in shared memory.
 void phase_init(const void* barrier, int arrivals);
@@ -78,7 +85,6 @@ void tensor_store_wait_read(int groups);
 void check_tensor_map(const void* map);
 
 // Tensor-core products of a warpgroup. One element of TF32 is a pair of 16-bit ones.
-enum class Format { half, bfloat16, tf32 };
 struct ProductShape {
   int columns;
   Format format;

@@ -54,6 +54,7 @@ SCHEMES: Final = {
     "tf32": Schemes(Scheme(torch.float16, 1, full_range=False), Scheme(torch.bfloat16, 2, full_range=True)),
 }
 
+SHORT_K: Final = 512  # in sums up to this, what two terms leave out may be more than what torch rounds off
 _SCALE_PADDING: Final = 256  # rows past the last one that a tile may ask for
 
 BLOCKS_PER_SM: Final = 3

@@ -15,8 +15,9 @@ import torch
 from tilesmith.core.device import Device
 from tilesmith.core.params import MAX_BATCH_DIMS
 from tilesmith.kernels.epilogue import Activation
+from tilesmith.kernels.fp32_split.scales import Scale
 from tilesmith.kernels.fp32_split.terms import SCHEMES
-from tilesmith.kernels.hopper.traits import OPERAND_BYTES, Scale, Tile, Traits, shared_memory
+from tilesmith.kernels.hopper.traits import OPERAND_BYTES, Tile, Traits, shared_memory
 
 Shape = tuple[int, int, int]  # rows and columns of a tile, and the blocks that share its columns
 

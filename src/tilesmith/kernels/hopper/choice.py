@@ -10,11 +10,11 @@ from tilesmith.core.params import TILE_K
 from tilesmith.core.plan import Cost
 from tilesmith.core.problem import Problem
 from tilesmith.kernels import operand
-from tilesmith.kernels.fp32_split.terms import MAX_PARTS
+from tilesmith.kernels.fp32_split.scales import Scale
+from tilesmith.kernels.fp32_split.terms import MAX_PARTS, SHORT_K
 from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper.layout import (
-    SHORT_K,
     Configuration,
     Layout,
     cluster_tiles,
@@ -25,7 +25,7 @@ from tilesmith.kernels.hopper.layout import (
     sources_of,
 )
 from tilesmith.kernels.hopper.tiles import configurations, may_be_rs, orders, tiles_of, ways
-from tilesmith.kernels.hopper.traits import Scale, Tile, shared_memory
+from tilesmith.kernels.hopper.traits import Tile, shared_memory
 from tilesmith.kernels.operand import Operand
 
 

@@ -6,7 +6,8 @@ from typing import Final
 from tilesmith.core.params import KernelConstants, KernelEnum
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.epilogue import Activation, EpilogueConstants
-from tilesmith.kernels.hopper.traits import MAX_EXTENTS, MAX_PROMOTED_TILE_N, Scale, Tile, Traits, has_short_sums
+from tilesmith.kernels.fp32_split.scales import Scale
+from tilesmith.kernels.hopper.traits import MAX_EXTENTS, MAX_PROMOTED_TILE_N, Tile, Traits, has_short_sums
 from tilesmith.kernels.output import Store
 
 # Registers of a producer's and of a consumer's thread, by consumers. They come from the pool of a block that started

@@ -256,8 +256,7 @@ def clocks_beside(all_rates: Rates, copied_bytes: int, is_float32: bool) -> Cloc
         preparation = _split_clocks(copied_bytes, common) if copied_bytes else 0.0
         # The timer stays in: it counts in the times of the other family, too.
         return ClocksBeside(preparation, common.idle_launches_clocks, common.cuda_core_clock_factor, timer=0.0)
-    realigning = common.realign_clocks + 2 * copied_bytes / common.realign_bytes_per_clock
-    return ClocksBeside(realigning if copied_bytes else 0.0, 0.0, 1.0, common.timer_clocks)
+    return ClocksBeside(_realign_clocks(copied_bytes, common), 0.0, 1.0, common.timer_clocks)
 
 
 def reduction_clocks(product: ProductRates, output_elements: int, split_k: int) -> float:
@@ -268,6 +267,20 @@ def reduction_clocks(product: ProductRates, output_elements: int, split_k: int) 
 def split_clocks(split_bytes: int, device: Device) -> float:
     """The clocks of the launch that makes terms of so many bytes, on a device or on the stand-in."""
     return _split_clocks(split_bytes, rates_of(device).common)
+
+
+def realign_clocks(copied_bytes: int, device: Device) -> float:
+    """The clocks of the launch that realigns so many bytes, if there are any."""
+    return _realign_clocks(copied_bytes, rates_of(device).common)
+
+
+def idle_launches_clocks(device: Device) -> float:
+    """The clocks of launches of the full-range scheme that have nothing to do."""
+    return rates_of(device).common.idle_launches_clocks
+
+
+def _realign_clocks(copied_bytes: int, common: CommonRates) -> float:
+    return common.realign_clocks + 2 * copied_bytes / common.realign_bytes_per_clock if copied_bytes else 0.0
 
 
 def _split_clocks(split_bytes: int, common: CommonRates) -> float:

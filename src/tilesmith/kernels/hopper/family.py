@@ -21,7 +21,7 @@ from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp32_split import terms
 from tilesmith.kernels.fp32_split.launch import every_kernel as every_split
 from tilesmith.kernels.fp32_split.launch import full_range_split, split_launch
-from tilesmith.kernels.fp32_split.terms import SCHEMES, Schemes
+from tilesmith.kernels.fp32_split.terms import SCHEMES, SHORT_K, Schemes
 from tilesmith.kernels.hopper import choice
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper.choice import cost, excluded, for_full_range, laid_out
@@ -30,8 +30,8 @@ from tilesmith.kernels.hopper.choice import work as work
 from tilesmith.kernels.hopper.constants import Runs
 from tilesmith.kernels.hopper.launch import every_kernel as every_product
 from tilesmith.kernels.hopper.launch import product_launch
+from tilesmith.kernels.hopper.layout import Configuration as Configuration
 from tilesmith.kernels.hopper.layout import (
-    SHORT_K,
     Layout,
     clusters_at_once,
     clusters_of,
@@ -39,7 +39,6 @@ from tilesmith.kernels.hopper.layout import (
     schemes_of,
     sources_of,
 )
-from tilesmith.kernels.hopper.layout import Configuration as Configuration
 from tilesmith.kernels.hopper.tiles import MAX_SPLIT_K, MIN_TILE, configurations
 from tilesmith.kernels.hopper.traits import WGMMA_M
 from tilesmith.kernels.operand import round_up

@@ -22,6 +22,7 @@ from tilesmith.core.params import (
 )
 from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
 from tilesmith.kernels.epilogue import EpilogueParameters
+from tilesmith.kernels.fp32_split.scales import RowScales, Scale
 from tilesmith.kernels.fp32_split.terms import Findings, Split
 from tilesmith.kernels.hopper import catalogue
 from tilesmith.kernels.hopper.assembly import parts_of
@@ -35,7 +36,7 @@ from tilesmith.kernels.hopper.layout import (
     column_group,
 )
 from tilesmith.kernels.hopper.tiles import min_sums
-from tilesmith.kernels.hopper.traits import Scale, Tile, Traits, shared_memory
+from tilesmith.kernels.hopper.traits import Tile, Traits, shared_memory
 from tilesmith.kernels.output import Store
 
 _ZEROS: Final = (0,) * MAX_BATCH_DIMS
@@ -67,22 +68,6 @@ class Schedule(ParameterBlock):
     sum_steps: Int32  # of a sum of the tensor cores at most, where they are short: see short_sums.cuh
     raster_group: Int32  # tile rows that are done together
     column_group: Int32  # columns of tiles that are done before the next ones, where blocks keep to theirs: ColumnWalk
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowScales(ParameterBlock):
-    """For each row of an operand, what undoes its scale."""
-
-    first: Annotated[Pointer, to("const int")]
-    pitch: Int32  # from one matrix to the next
-    matrices: Int32s  # from one index of a batch dimension to the next
-
-    @classmethod
-    def of(cls, split: Split, scale: Scale) -> "RowScales":
-        scales = split.findings.scales
-        undo = scales.full_range_exponents if scale is Scale.EXPONENTS else scales.factors
-        first = Address(split.findings.buffer, undo)
-        return cls(first=first, pitch=scales.pitch, matrices=_padded(split.matrix_steps))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,14 @@ from tilesmith.core.problem import ALIGNMENT, EpilogueSpec, Matrix, Problem
 from tilesmith.kernels import operand, output
 from tilesmith.kernels.epilogue import Activation, elements_at_once
 from tilesmith.kernels.fp32_split import terms
-from tilesmith.kernels.fp32_split.terms import SCHEMES, Scheme, Schemes, Split
+from tilesmith.kernels.fp32_split.scales import Scale
+from tilesmith.kernels.fp32_split.terms import SCHEMES, SHORT_K, Scheme, Schemes, Split
 from tilesmith.kernels.hopper import catalogue
-from tilesmith.kernels.hopper.traits import MAX_EXTENTS, OPERAND_BYTES, WGMMA_M, Scale, Tile, Traits
+from tilesmith.kernels.hopper.traits import MAX_EXTENTS, OPERAND_BYTES, WGMMA_M, Tile, Traits
 from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, Operand, round_up
 from tilesmith.kernels.output import Output
 
 _MIN_SHARE_OF_SMS: Final = 0.9  # worth it for keeping B
-SHORT_K: Final = 512  # in sums up to this, what two terms leave out may be more than what torch rounds off
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from typing import Final, NamedTuple
 
 import torch
 
-from tilesmith.core.params import TILE_K, KernelEnum
+from tilesmith.core.params import TILE_K
 from tilesmith.kernels import operand, output
 from tilesmith.kernels.epilogue import Activation
+from tilesmith.kernels.fp32_split.scales import Scale
 from tilesmith.kernels.fp32_split.terms import EXTENT_BYTES
 from tilesmith.kernels.operand import round_up
 from tilesmith.kernels.output import Staging
@@ -24,14 +25,6 @@ _CHECK_BYTES: Final = 48  # of a range check that is made meanwhile
 _SCALE_BYTES: Final = 4  # of a column
 _BIAS_BYTES: Final = 4
 _MAX_TILE_N_IN_SHORT_LINES: Final = 128  # of tiles of single terms: wider ones load columns that they do not use
-
-
-class Scale(KernelEnum):
-    """What undoes the scales of operands."""
-
-    NONE = 0
-    FACTORS = 1  # powers of two, those of one operand with a little more: see split.cu
-    EXPONENTS = 2  # of two, of any size
 
 
 class Traits(NamedTuple):

@@ -1,12 +1,11 @@
-"""The tensor cores by products in a warp's registers, of operands as they lie: float32 as doubles or as
-TF32, and 16 bits."""
+"""The tensor cores by products in a warp's registers: float32 as doubles, as TF32 or in 16-bit terms, and 16 bits."""
 
 from tilesmith.kernels.family import Family
-from tilesmith.kernels.mma import words
+from tilesmith.kernels.mma import fp32, words
 from tilesmith.kernels.mma.family import FP64, HALF, TF32
 from tilesmith.kernels.words import sums_of_halves
 
-FAMILIES = tuple(
+_OF_OPERANDS = tuple(
     Family(
         name=each.name,
         serves=each.serves,
@@ -25,3 +24,17 @@ FAMILIES = tuple(
         (HALF, sums_of_halves),
     )
 )
+_OF_TERMS = Family(
+    name=fp32.NAME,
+    serves=fp32.serves,
+    rejects=fp32.rejects,
+    candidates=fp32.candidates,
+    exclusions=fp32.exclusions,
+    launch_words=words.launch_words,
+    sum_words=words.sum_words_of_terms,
+    kernels=fp32.kernels,
+    cheapest=fp32.cheapest,
+    min_cycles=fp32.min_cycles,
+    leaves_small_to_fallback=True,
+)
+FAMILIES = (*_OF_OPERANDS, _OF_TERMS)

@@ -48,11 +48,17 @@ struct Arithmetic<float16, float> : ArithmeticOfPairs<float16> {
   static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     ptx::mma_float16(sum, a, b);
   }
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    ptx::mma_float16_from_zero(sum, a, b);
+  }
 };
 template <>
 struct Arithmetic<bfloat16, float> : ArithmeticOfPairs<bfloat16> {
   static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     ptx::mma_bfloat16(sum, a, b);
+  }
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    ptx::mma_bfloat16_from_zero(sum, a, b);
   }
 };
 }  // namespace tilesmith

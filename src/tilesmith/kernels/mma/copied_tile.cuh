@@ -25,9 +25,10 @@ __device__ __forceinline__ constexpr int group_of(int row) { return row / 2 + ro
 template <typename Element>
 using Quad = Vector<Element, lane_k>;
 
-template <typename Element, int extent, int depth, int group, int threads, bool along_k, int copy_bytes>
+template <typename Element, int extent, int depth, int group, int threads, bool along_k, int copy_bytes,
+          bool by_matrices>
 class CopiedTile {
-  static_assert(group == 2 || group == 4);
+  static_assert(by_matrices ? sizeof(Element) == 2 : group == 2 || group == 4);
   static_assert(extent % (8 * group) == 0 && depth % 16 == 0);
 
   static constexpr int vector = copy_bytes / sizeof(Element);       // elements of a copy
@@ -39,6 +40,7 @@ class CopiedTile {
  public:
   static constexpr int elements = extent * depth;
   static constexpr bool is_held = copy_bytes < 4;  // in registers
+  static constexpr bool is_along_k = along_k;
 
  private:
   const Element* cursor_;  // this thread's first copy of the next tile
@@ -51,9 +53,13 @@ class CopiedTile {
   static __device__ __forceinline__ int in_line() { return threadIdx.x % line * vector; }
   static __device__ __forceinline__ int across(int i) { return threadIdx.x / line + i * lines_at_once; }
   static __device__ __forceinline__ int clamp(int elements) { return max(min(elements, vector), 0); }
+
+ public:
   static __device__ __forceinline__ unsigned first_place() {
     return along_k ? place(across(0), in_line()) : place(in_line(), across(0));
   }
+
+ private:
   static __device__ __forceinline__ constexpr unsigned step_of_places(int i) {
     return along_k ? place(i * lines_at_once, 0) : place(0, i * lines_at_once);
   }
@@ -63,6 +69,12 @@ class CopiedTile {
   // share no bits, place(x + y) is place(x) ^ place(y), and all that does not depend on the thread is a constant.
   static __device__ __forceinline__ constexpr unsigned place(unsigned mn, unsigned k) {
     constexpr unsigned half_line = 64 / sizeof(Element);  // of the banks
+    if (by_matrices) {
+      // Rows that are read at once are neighbours. They have 16 bytes each, in places of their own.
+      constexpr unsigned row = 8, line = along_k ? depth : extent, lines_of_banks = line < 64 ? 64 / line : 1;
+      const unsigned at = along_k ? mn : k, in_line = along_k ? k : mn;
+      return at * line + (in_line ^ at / lines_of_banks % (8 / lines_of_banks) * row);
+    }
     if (along_k) {
       const unsigned own_group = mn / group;
       const unsigned quarters = sizeof(Element) == 2 ? own_group % 2 * half_line / 2 : 0;
@@ -96,14 +108,14 @@ class CopiedTile {
 
   // Starts the copies of the next tile along K, which has `k_left` elements before K's end. What is past an edge of the
   // matrix is zero, in both operands where it is past the end of K, so that a NaN on one side meets no product.
-  __device__ __forceinline__ void start(Element* tile, int k_left) {
+  __device__ __forceinline__ void start(unsigned tile_address, int k_left) {
     const unsigned first = first_place();
     const int valid = along_k ? clamp(k_left - in_line()) : valid_;
 #pragma unroll
     for (int i = 0; i < copies; ++i) {
       const bool is_inside = along_k ? (inside_ >> i & 1u) != 0 : across(i) < k_left;
       const Element* const from = cursor_ + i * step_;
-      const unsigned to = ptx::shared_address(tile + beyond(first, step_of_places(i)));
+      const unsigned to = tile_address + beyond(first, step_of_places(i)) * sizeof(Element);
       const int valid_bytes = is_inside ? valid * static_cast<int>(sizeof(Element)) : 0;
       if constexpr (copy_bytes == 16)
         ptx::copy_start_16(to, from, valid_bytes);
@@ -116,6 +128,18 @@ class CopiedTile {
     }
     cursor_ += advance_;
   }
+
+  // The same of a tile that is whole along K, of a matrix whose lines are copies that are whole; or of the tile that is
+  // `further` elements behind it. `first`: the first_place.
+  __device__ __forceinline__ void start_whole(unsigned tile_address, unsigned first, long long further = 0) const {
+#pragma unroll
+    for (int i = 0; i < copies; ++i) {
+      const bool is_inside = along_k ? (inside_ >> i & 1u) != 0 : valid_ > 0;
+      const unsigned to = tile_address + beyond(first, step_of_places(i)) * sizeof(Element);
+      ptx::copy_start_16_or_none(to, cursor_ + further + i * step_, is_inside);
+    }
+  }
+  __device__ __forceinline__ void advance() { cursor_ += advance_; }
 
   // Stores the tile whose copies were started last, if registers hold it.
   __device__ __forceinline__ void put(Element* tile) const {

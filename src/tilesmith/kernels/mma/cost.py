@@ -1,21 +1,24 @@
-"""What the tiles of mma.cu are expected to cost."""
+"""What tiles are expected to cost."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tilesmith.core.device import Device
+from tilesmith.core.plan import Cost
 from tilesmith.core.problem import Problem
-from tilesmith.kernels.mma.tiles import MMA, Cut, Tile, lines_of
+from tilesmith.kernels.mma.operands import lines_of
+from tilesmith.kernels.mma.tiles import MMA, Cut, Tile
 from tilesmith.kernels.operand import round_up
 
 _MIN_PART_TILES: Final = 2  # along K: the first ones of a part wait for memory
 _MAX_SPLIT_K: Final = 64
+_SYSTEM_SHARED_BYTES: Final = 1024  # of a block's
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Table `mma.fp64`, `mma.tf32` or `mma.half` of a GPU's rates: of an SM, unless it says otherwise."""
+    """A table of `mma` of a GPU's rates: of an SM, unless it says otherwise."""
 
     start_clocks: float  # of the launch, to the first values and from the last
     block_clocks: float  # of a block, also where another one went before
@@ -40,6 +43,7 @@ class Costs:
 
     __slots__ = (
         "_batches",
+        "_beside",
         "_device",
         "_has_residual",
         "_itemsize",
@@ -52,9 +56,11 @@ class Costs:
         "_step",
     )
 
-    def __init__(self, problem: Problem, device: Device, rates: Rates) -> None:
-        a, b = lines_of(problem)
-        scalars = (not a.is_aligned) + (not b.is_aligned)
+    def __init__(self, problem: Problem, device: Device, rates: Rates, beside: Cost | None = None) -> None:
+        """`beside`: what it takes to read aligned copies of the operands, or else they are read as they lie."""
+        lines = lines_of(problem) if beside is None else ()
+        scalars = sum(not each.is_aligned for each in lines)
+        self._beside = beside or Cost(product=0.0)
         self._m, self._n, self._k, self._batches = problem.m, problem.n, problem.k, problem.batches
         self._itemsize = problem.a.dtype.itemsize
         self._device, self._rates = device, rates
@@ -81,14 +87,14 @@ class Costs:
     def _tiles(self, tile: Tile) -> int:
         return -(-self._m // tile.m) * -(-self._n // tile.n) * self._batches
 
-    def of(self, cut: Cut) -> tuple[float, float]:
+    def of(self, cut: Cut) -> Cost:
         """Clocks until the SM with the most blocks is done, if they are dealt out evenly; and those of the launch that
         adds the parts of K."""
         (tile, split_k), r, sm_count = cut, self._rates, self._device.sm_count
         m, n = tile.m, tile.n
         blocks = self._tiles(tile) * split_k
         on_an_sm = -(-blocks // sm_count)
-        waves = -(-on_an_sm // tile.blocks_per_sm)
+        waves = -(-on_an_sm // self._blocks_at_once(tile))
         depth = round_up(self._k, MMA[2]) if split_k == 1 else cut.part_k(self._k)
 
         load_rate = r.load_bytes_per_clock
@@ -98,7 +104,7 @@ class Costs:
         load = (m + n) * self._itemsize / (load_rate * self._load_share)
         multiply = m * n / r.multiply_adds_per_clock
         convert = (m * tile.warps_n + n * tile.warps_m) / r.converted_values_per_clock
-        share = 1.0 if on_an_sm > 1 else r.one_block_share
+        share = 1.0 if on_an_sm > 1 or tile.blocks_per_sm == 1 else r.one_block_share
         store = r.store_clocks * m * n
         work = depth * max(multiply / share, convert / share, load) + store
         waiting = -(-depth // tile.k) * self._step + store
@@ -106,10 +112,16 @@ class Costs:
         if self._has_residual and split_k == 1:
             block += r.residual_clocks * m * n / tile.threads
         product = r.start_clocks + max(max(on_an_sm * work, waves * waiting) + waves * block, self._memory)
-        if split_k == 1:
-            return product, 0.0
-        partial_bytes = 2 * self._itemsize * split_k * self._m * self._n * self._batches
-        return product, r.reduce_clocks + partial_bytes / r.reduce_bytes_per_clock
+        reduction = 0.0
+        if split_k > 1:
+            partial_bytes = 2 * self._itemsize * split_k * self._m * self._n * self._batches
+            reduction = r.reduce_clocks + partial_bytes / r.reduce_bytes_per_clock
+        return replace(self._beside, product=product, reduction=reduction)
+
+    def _blocks_at_once(self, tile: Tile) -> int:
+        """Of an SM."""
+        shared_bytes = tile.shared_bytes(self._itemsize) + _SYSTEM_SHARED_BYTES
+        return min(tile.blocks_per_sm, max(1, self._device.shared_bytes_per_sm // shared_bytes))
 
 
 def _memory_clocks(problem: Problem, r: Rates) -> float:

@@ -1,34 +1,46 @@
-"""What mma.cu multiplies on the tensor cores: float32 as doubles or as TF32, and 16 bits.
+"""What mma.cu and mma_large.cu multiply on the tensor cores: float32 as doubles or as TF32, and 16 bits.
 
-The operands are read as they lie, in one launch. Where there are few tiles, K is cut into parts, whose sums a last
-launch adds in order.
+The operands are read as they lie, in one launch; by large tiles, only if their lines are aligned, or else a launch
+before copies them. Where there are few tiles, K is cut into parts, whose sums a last launch adds in order.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import torch
 
 from tilesmith.core import rates
 from tilesmith.core.device import Device
-from tilesmith.core.params import MAX_BATCH_DIMS
-from tilesmith.core.plan import Cost, Details, Kernel, Plan, Rejection, Tiling
-from tilesmith.core.problem import Problem
-from tilesmith.kernels import output, split_k_reduce
+from tilesmith.core.params import MAX_BATCH_DIMS, Buffer
+from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
+from tilesmith.core.problem import Matrix, Problem
+from tilesmith.kernels import output, realign, split_k_reduce
 from tilesmith.kernels.family import Candidate
+from tilesmith.kernels.hopper.cost import realign_clocks
 from tilesmith.kernels.mma import launch
 from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles
 from tilesmith.kernels.mma.launch import Arithmetic
-from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_HALVES, TILES_OF_TF32, Cut, Tile
+from tilesmith.kernels.mma.operands import Lines, Pair, Placed, lines_of, walked
+from tilesmith.kernels.mma.tiles import (
+    LARGE_TILES_OF_HALVES,
+    TILES_OF_DOUBLES,
+    TILES_OF_HALVES,
+    TILES_OF_TF32,
+    Cut,
+    Tile,
+)
+from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, Operand, different_matrices, realigned, round_up
 
 _MAX_TILES_M: Final = 65535  # of the grid's second dimension
 _INT_MAX: Final = 2**31 - 1
-_LEAST_CAPABILITY: Final = (8, 0)  # which has copies that threads do not wait for, and products of bfloat16 and TF32
+LEAST_CAPABILITY: Final = (8, 0)  # which has copies that threads do not wait for, and products of bfloat16 and TF32
 _LARGEST_STEP: Final = max(
-    max(tile.m, tile.n, tile.k) for tile in (*TILES_OF_DOUBLES, *TILES_OF_TF32, *TILES_OF_HALVES)
+    max(tile.m, tile.n, tile.k)
+    for tile in (*TILES_OF_DOUBLES, *TILES_OF_TF32, *TILES_OF_HALVES, *LARGE_TILES_OF_HALVES)
 )
 
 
@@ -41,10 +53,12 @@ class Mma:
     sums: torch.dtype
     tiles: tuple[Tile, ...]
     rates: str  # the table
+    large_tiles: tuple[Tile, ...] = ()  # and those for GPUs without wgmma
+    large_rates: str = ""
 
     def runs_on(self, device: Device) -> bool:
         """Whether the GPU has the instruction, and is fast at it: doubles are slow on most."""
-        return device.capability == (9, 0) if self.sums == torch.float64 else device.capability >= _LEAST_CAPABILITY
+        return device.capability == (9, 0) if self.sums == torch.float64 else device.capability >= LEAST_CAPABILITY
 
     def serves(self, problem: Problem, device: Device) -> bool:
         return self._rejects_type(problem, device) is None
@@ -71,34 +85,49 @@ class Mma:
         if len(problem.batch) > MAX_BATCH_DIMS:
             return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
         m, n, batches, largest = problem.m, problem.n, problem.batches, self.tiles[0]
-        is_countable = _is_countable(problem)
-        if is_countable and _fits_a_grid(largest, m, n, batches) and _fits_a_grid(largest, n, m, batches):
+        may_be_counted = is_countable(problem)
+        if may_be_counted and fits_a_grid(largest, m, n, batches) and fits_a_grid(largest, n, m, batches):
             return None  # whichever way round
         p = problem.stored_by_rows
-        if not is_countable or not any(_fits_a_grid(tile, p.m, p.n, batches) for tile in self.tiles):
+        if not may_be_counted or not any(fits_a_grid(tile, p.m, p.n, batches) for tile in self.tiles):
             return "its sizes or strides cannot be counted with 32 bits"
         return None
 
     def candidates(self, problem: Problem, device: Device) -> Iterator[Candidate]:
         """A plan for every tile that suits the product, with K whole and in parts."""
-        return (self._candidate(problem, device, cut, sum(clocks)) for cut, clocks in self._costs(problem, device))
+        return (self._candidate(problem, device, *each) for each in self._costs(problem, device))
 
     def cheapest(self, problem: Problem, device: Device) -> Candidate:
         """The one that is expected to take the least time."""
-        cut, clocks = min(self._costs(problem, device), key=lambda each: sum(each[1]))
-        return self._candidate(problem, device, cut, sum(clocks))
+        return self._candidate(problem, device, *min(self._costs(problem, device), key=itemgetter(1)))
 
     def min_cycles(self, problem: Problem, device: Device) -> float:
-        return min_cycles(problem, device, self._rates(device))
+        tables = (self.rates, self.large_rates) if self._large_tiles_on(device) else (self.rates,)
+        return min(min_cycles(problem, device, rates.section(device, table, Rates)) for table in tables)
 
-    def _rates(self, device: Device) -> Rates:
-        return rates.section(device, self.rates, Rates)
+    def _large_tiles_on(self, device: Device) -> tuple[Tile, ...]:
+        return self.large_tiles if device.capability != (9, 0) else ()
 
-    def _costs(self, problem: Problem, device: Device) -> Iterator[tuple[Cut, tuple[float, float]]]:
+    def tiles_on(self, device: Device) -> tuple[Tile, ...]:
+        """All that plans may have on a GPU."""
+        return (*self.tiles, *self._large_tiles_on(device))
+
+    def _costs(self, problem: Problem, device: Device) -> Iterator[tuple[Cut, float]]:
         p = problem.stored_by_rows
-        costs = Costs(p, device, self._rates(device))
-        suited = [tile for tile in self.tiles if _fits_a_grid(tile, p.m, p.n, p.batches)]  # of what is not rejected
-        return ((cut, costs.of(cut)) for tile in suited for cut in costs.cuts(tile))
+        for tiles in (self.tiles, self._large_tiles_on(device)):
+            suited = [tile for tile in tiles if fits_a_grid(tile, p.m, p.n, p.batches)]  # of what is not rejected
+            if suited:
+                costs = self._costs_of(p, device, are_large=suited[0].by_matrices)
+                for cut in (cut for tile in suited for cut in costs.cuts(tile)):
+                    yield cut, costs.of(cut).cycles
+
+    def _costs_of(self, p: Problem, device: Device, *, are_large: bool) -> Costs:
+        """Those of the large tiles or of the others, for a product that is stored by rows."""
+        if not are_large:
+            return Costs(p, device, rates.section(device, self.rates, Rates))
+        realigning = realign_clocks(sum(_bytes(each, p) for each in _not_aligned(p)), device)
+        table = rates.section(device, self.large_rates, Rates)
+        return Costs(p, device, table, beside=Cost(product=0.0, preparation=realigning))
 
     def _candidate(self, problem: Problem, device: Device, cut: Cut, cycles: float) -> Candidate:
         return Candidate(f"{self.name} {cut}", cycles, partial(self.plan, problem, device, cut))
@@ -106,7 +135,7 @@ class Mma:
     def exclusions(self, problem: Problem, device: Device) -> Iterator[Rejection]:
         """The tiles that do not suit it, each with its reason."""
         p = problem.stored_by_rows
-        for tile in self.tiles:
+        for tile in self.tiles_on(device):
             if reason := _unsuited(tile, p):
                 yield Rejection(f"{self.name} {tile}", reason)
 
@@ -114,62 +143,116 @@ class Mma:
         """Every kernel that a plan may have."""
         if self.runs_on(device):
             for dtype in self.dtypes:
-                yield from launch.kernels(Arithmetic(dtype, self.sums), self.tiles)
+                yield from launch.kernels(Arithmetic(dtype, self.sums), self.tiles_on(device))
             yield from split_k_reduce.kernels()
+            if self._large_tiles_on(device):
+                yield from realign.kernels()
 
     def plan(self, problem: Problem, device: Device, cut: Cut) -> Plan:
         """The plan that uses this tile, and these parts of K."""
         p, (tile, split_k) = problem.stored_by_rows, cut
         arithmetic = Arithmetic(p.out.dtype, self.sums)
         partials = output.partial(p.out, split_k * p.batches, 0, arithmetic.partials) if split_k > 1 else None
-        launches = [launch.launch(problem, arithmetic, cut, partials)]
+        end = 0 if partials is None else round_up(partials.bytes, WORKSPACE_ALIGNMENT)
+        operands, copies, end = _operands(problem, tile, end)
+        launches = [realign.launch(copies, p.batch[::-1])] if copies else []
+        launches.append(launch.launch(p, arithmetic, cut, operands, partials))
         if partials is not None:
             launches.append(split_k_reduce.launch(p, partials, split_k))
-        if device.capability < (9, 0):  # it waits for each launch before the next one, whatever a kernel does
-            launches = [each._replace(awaits_predecessor=False) for each in launches]
-        product, reduction = Costs(p, device, self._rates(device)).of(cut)
-        cost = Cost(product=product, reduction=reduction)
-        tiling = Tiling(
-            rows=tile.m,
-            columns=tile.n,
-            workers="warps",
-            worker_rows=tile.m // tile.warps_m,
-            worker_columns=tile.n // tile.warps_n,
-            units=math.prod(launches[0].grid),
-            units_at_once=device.sm_count * tile.blocks_per_sm,
-            parts_of_k=split_k,
-            worker_sets=tile.warps_k,
-            swap_ab=p is not problem,
-        )
-        return Plan(
-            problem=problem,
-            device=device,
-            family=self.name,
-            name=f"{self.name} {cut}",
-            launches=tuple(launches),
-            cycles=cost.cycles,
-            details=partial(Details, cost, tiling),
-            workspace_bytes=0 if partials is None else partials.bytes,
-            split_k=split_k,
-        )
+        cost = self._costs_of(p, device, are_large=tile.by_matrices).of(cut)
+        return planned(problem, device, self.name, cut, launches, end, cost)
+
+
+def planned(
+    problem: Problem, device: Device, family: str, cut: Cut, launches: list[KernelLaunch], workspace: int, cost: Cost
+) -> Plan:
+    """The plan that has these launches."""
+    p, (tile, split_k) = problem.stored_by_rows, cut
+    if device.capability < (9, 0):  # it waits for each launch before the next one, whatever a kernel does
+        launches = [each._replace(awaits_predecessor=False) for each in launches]
+    product = next(each for each in launches if each.multiplies)
+    tiling = Tiling(
+        rows=tile.m,
+        columns=tile.n,
+        workers="warps",
+        worker_rows=tile.m // tile.warps_m,
+        worker_columns=tile.n // tile.warps_n,
+        units=math.prod(product.grid),
+        units_at_once=device.sm_count * tile.blocks_per_sm,
+        parts_of_k=split_k,
+        worker_sets=tile.warps_k,
+        swap_ab=p is not problem,
+    )
+    return Plan(
+        problem=problem,
+        device=device,
+        family=family,
+        name=f"{family} {cut}",
+        launches=tuple(launches),
+        cycles=cost.cycles,
+        details=partial(Details, cost, tiling),
+        workspace_bytes=workspace,
+        split_k=split_k,
+    )
+
+
+def sources_of(problem: Problem) -> tuple[Buffer, Buffer]:
+    """Where A and B of the product come from that is stored by rows."""
+    return ("a", "b") if problem.stored_by_rows is problem else ("b", "a")
+
+
+def _operands(problem: Problem, tile: Tile, end: int) -> tuple[Pair, list[tuple[Operand, Buffer]], int]:
+    """Where the kernels of a tile read A and B; the copies in the workspace, from `end` on, that are made before; and
+    where these end. Large tiles read aligned lines alone."""
+    p, sources = problem.stored_by_rows, sources_of(problem)
+    if not tile.by_matrices:
+        a, b = lines_of(p)
+        return (Placed.direct(p.a, sources[0], a), Placed.direct(p.b.transposed, sources[1], b)), [], end
+    placed, copies = list[Placed](), list[tuple[Operand, Buffer]]()
+    for matrix, source in zip((p.a, p.b.transposed), sources, strict=True):
+        lines = Lines.of(matrix)
+        if lines.is_aligned:
+            placed.append(Placed.direct(matrix, source, lines))
+        else:
+            copy, end = realigned(walked(matrix), p.batch[::-1], end)
+            copies.append((copy, source))
+            placed.append(Placed.copied(copy))
+    return (placed[0], placed[1]), copies, end
+
+
+def _not_aligned(p: Problem) -> list[Matrix]:
+    """What large tiles do not read where it lies."""
+    return [each for each in (p.a, p.b.transposed) if not Lines.of(each).is_aligned]
+
+
+def _bytes(matrix: Matrix, p: Problem) -> int:
+    return matrix.rows * matrix.columns * different_matrices(matrix.batch_strides, p.batch) * matrix.dtype.itemsize
 
 
 def _unsuited(tile: Tile, p: Problem) -> str | None:
-    if not _is_countable(p):
+    if not is_countable(p):
         return "sizes, or steps inside of a tile, cannot be counted with 32 bits"
-    return None if _fits_a_grid(tile, p.m, p.n, p.batches) else "has more tiles than a grid may have"
+    return None if fits_a_grid(tile, p.m, p.n, p.batches) else "has more tiles than a grid may have"
 
 
-def _is_countable(p: Problem) -> bool:
+def is_countable(p: Problem) -> bool:
     a, b = p.a, p.b
     stride = max(a.row_stride, a.column_stride, b.row_stride, b.column_stride)
     return max(p.m, p.n, p.k, stride * _LARGEST_STEP) <= _INT_MAX - _LARGEST_STEP
 
 
-def _fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
+def fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
     return math.ceil(m / tile.m) <= _MAX_TILES_M and math.ceil(n / tile.n) * batches <= _INT_MAX
 
 
 FP64: Final = Mma("fp64_mma", (torch.float32,), torch.float64, TILES_OF_DOUBLES, "mma.fp64")
 TF32: Final = Mma("tf32_mma", (torch.float32,), torch.float32, TILES_OF_TF32, "mma.tf32")
-HALF: Final = Mma("half_mma", (torch.float16, torch.bfloat16), torch.float32, TILES_OF_HALVES, "mma.half")
+HALF: Final = Mma(
+    "half_mma",
+    (torch.float16, torch.bfloat16),
+    torch.float32,
+    TILES_OF_HALVES,
+    "mma.half",
+    large_tiles=LARGE_TILES_OF_HALVES,
+    large_rates="mma.large_half",
+)

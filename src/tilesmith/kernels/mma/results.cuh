@@ -15,9 +15,11 @@ constexpr int tiles_of_warps = plan::warps_m * plan::warps_n;
 static_assert(tiles_of_warps * plan::warps_k * 32 == plan::threads);
 static_assert(mmas_m * plan::mma_m == warp_m && mmas_n * plan::mma_n == warp_n);
 
-constexpr int sums = 4 * mmas_m * mmas_n;    // of a lane: 2 mmas_m rows with two groups of mmas_n columns each
-constexpr int share = sums / plan::warps_k;  // of those, what it stores
-static_assert(share % mmas_n == 0);
+constexpr int sums = 4 * mmas_m * mmas_n;                   // of a lane
+constexpr int neighbours = plan::by_matrices ? 2 : mmas_n;  // of these, columns side by side
+constexpr bool stores_from_registers = !plan::by_matrices;  // a vector is what a lane has side by side
+constexpr int share = sums / plan::warps_k;                 // of those, what it stores
+static_assert(share % neighbours == 0);
 
 using plan::Output;
 using plan::Parameters;
@@ -42,13 +44,27 @@ struct Share {
         warp_k(thread % plan::threads / 32 / tiles_of_warps) {}
 
   __device__ __forceinline__ int first_n_of_warp() const { return warp_tile % plan::warps_n * warp_n; }
-  __device__ __forceinline__ int first_m() const {
-    return warp_tile / plan::warps_n * warp_m + group_of(lane / 4) * 2 * mmas_m;
+  __device__ __forceinline__ int first_m_of_warp() const { return warp_tile / plan::warps_n * warp_m; }
+  __device__ __forceinline__ int first_m() const { return first_m_of_warp() + group_of(lane / 4) * 2 * mmas_m; }
+
+  // The row and the column of the i-th of the sums that it stores.
+  __device__ __forceinline__ int row(int i) const {
+    if constexpr (plan::by_matrices)
+      return first_m_of_warp() + i / (2 * mmas_n) * 8 + lane / 4;
+    return first_m() + (warp_k * share + i) / mmas_n / 2;
   }
-  // The i-th of the sums that it stores is in one of its groups of columns: there are two in each of its rows.
-  __device__ __forceinline__ int group(int i) const { return (warp_k * share + i) / mmas_n; }
-  __device__ __forceinline__ int first_column(int i) const {
-    return first_n_of_warp() + group_of(lane % 4 * 2 + group(i) % 2) * mmas_n;
+  __device__ __forceinline__ int column(int i) const {
+    if constexpr (plan::by_matrices)
+      return first_n_of_warp() + i / 2 % mmas_n * 8 + lane % 4 * 2 + i % 2;
+    return first_n_of_warp() + group_of(lane % 4 * 2 + (warp_k * share + i) / mmas_n % 2) * mmas_n + i % mmas_n;
+  }
+  // Where the product instructions have that sum.
+  static __device__ __forceinline__ constexpr int mma_m(int i) { return i / (4 * mmas_n); }
+  static __device__ __forceinline__ constexpr int mma_n(int i) {
+    return plan::by_matrices ? i / 2 % mmas_n : i % mmas_n;
+  }
+  static __device__ __forceinline__ constexpr int of_mma(int i) {
+    return plan::by_matrices ? i / (2 * mmas_n) % 2 * 2 + i % 2 : i / mmas_n % 4;
   }
 };
 
@@ -94,6 +110,20 @@ __device__ __forceinline__ void store(const Results& results, Output* out, int r
     const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n;
     if (row < rows && column < columns)
       out[row * p.out_stride_m + column * p.out_stride_n] = results[row][column];
+  }
+}
+
+// The same of 16 bytes at a time, for lines that are aligned.
+__device__ __forceinline__ void store_vectors(const Results& results, Output* out, int rows, int columns,
+                                              const Parameters& p) {
+  constexpr int vector = 16 / sizeof(Output), in_line = plan::tile_n / vector;
+  const int column = threadIdx.x % in_line * vector;
+#pragma unroll 4
+  for (int i = 0; i < plan::tile_m * in_line / plan::threads; ++i) {
+    const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / in_line;
+    if (row < rows && column < columns)
+      *reinterpret_cast<Vector<Output, vector>*>(out + row * p.out_stride_m + column) =
+          *reinterpret_cast<const Vector<Output, vector>*>(&results[row][column]);
   }
 }
 

@@ -1,16 +1,15 @@
-"""The tiles of mma.cu, and how operands are copied into them."""
+"""The tiles of mma.cu, mma_large.cu and mma_fp32.cu."""
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Final, NamedTuple
 
-from tilesmith.core.problem import ALIGNMENT, Matrix, Problem
-from tilesmith.kernels.operand import aligned_lines, round_up
+from tilesmith.core.params import TILE_K
+from tilesmith.core.problem import ALIGNMENT
+from tilesmith.kernels.mma.operands import copy_widths
+from tilesmith.kernels.operand import round_up
 
 MMA: Final = (16, 8, 16)  # m, n and k of the instruction
-MAX_GROUP: Final = 4  # columns that a lane has side by side
-_WORD: Final = 4  # bytes of the least copy that does not pass through registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,29 @@ class Tile:
     warps_k: int
     stages: int
     blocks_per_sm: int
+    by_matrices: bool = False  # ldmatrix reads them, of lines that are aligned: mma_large.cu and mma_fp32.cu
+    raster_rows: int = 1  # of tiles, that blocks which run at the same time have
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n * self.warps_k
 
-    def shared_bytes(self, itemsize: int) -> int:
-        """`itemsize`: of the operands."""
-        return self.stages * self.k * (self.m + self.n) * itemsize
+    def shared_bytes(self, itemsize: int, terms: int = 1) -> int:
+        """`itemsize`: of the operands; `terms`: whose sum each of them is."""
+        return self.stages * self.k * (self.m + self.n) * itemsize * terms
 
     @property
     def k_round(self) -> int:
-        """Of K that all warps multiply at once."""
-        return MMA[2] * self.warps_k
+        """What parts of K are multiples of."""
+        return TILE_K if self.by_matrices else MMA[2] * self.warps_k
+
+    def vector(self, itemsize: int) -> int:
+        """Results that are stored at once where lines are aligned."""
+        return ALIGNMENT // itemsize if self.by_matrices else self.n // self.warps_n // MMA[1]
+
+    def copy_widths(self, itemsize: int) -> tuple[tuple[int, int], ...]:
+        """The bytes of a copy of A and of B that its kernels have."""
+        return ((ALIGNMENT, ALIGNMENT),) if self.by_matrices else copy_widths(itemsize)
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
@@ -66,6 +75,23 @@ TILES_OF_HALVES: Final[tuple[Tile, ...]] = (
 )
 
 
+# A warp's own tile is 64 x 64.
+LARGE_TILES_OF_HALVES: Final[tuple[Tile, ...]] = (
+    Tile(128, 256, 32, warps_m=2, warps_n=4, warps_k=1, stages=4, blocks_per_sm=1, by_matrices=True, raster_rows=8),
+    Tile(128, 128, 32, warps_m=2, warps_n=2, warps_k=1, stages=4, blocks_per_sm=2, by_matrices=True, raster_rows=8),
+)
+# It has two sums of everything: one that rounds, and one that the tensor cores make.
+TILES_OF_TERMS: Final[tuple[Tile, ...]] = (
+    Tile(64, 128, 32, warps_m=1, warps_n=4, warps_k=1, stages=3, blocks_per_sm=2, by_matrices=True, raster_rows=16),
+    Tile(128, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=2, by_matrices=True, raster_rows=8),
+    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3, by_matrices=True, raster_rows=16),
+)
+# Of the terms of values of any size, which are three.
+FULL_RANGE_TILE: Final = Tile(
+    64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=2, blocks_per_sm=2, by_matrices=True, raster_rows=16
+)
+
+
 class Cut(NamedTuple):
     """A tile, and how many parts K is cut into."""
 
@@ -78,39 +104,3 @@ class Cut(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.tile} split_k {self.split_k}" if self.split_k > 1 else str(self.tile)
-
-
-class Lines(NamedTuple):
-    """How an operand is copied: along which direction, and how many bytes at a time."""
-
-    along_k: bool
-    copy_bytes: int
-
-    @property
-    def is_aligned(self) -> bool:
-        return self.copy_bytes == ALIGNMENT
-
-    @classmethod
-    def of(cls, matrix: Matrix) -> "Lines":
-        """For a matrix whose columns run along K."""
-        along_k = matrix.row_stride != 1 and (matrix.column_stride == 1 or matrix.column_stride <= matrix.row_stride)
-        lines, itemsize = matrix if along_k else matrix.transposed, matrix.dtype.itemsize
-        widths = (ALIGNMENT, _WORD) if itemsize < _WORD else (ALIGNMENT,)
-        return cls(along_k, next((width for width in widths if aligned_lines(lines, width)), itemsize))
-
-
-def lines_of(problem: Problem) -> tuple[Lines, Lines]:
-    """Those of A and B. A kernel that copies single 16-bit values of one does not copy pairs of the other."""
-    a, b = Lines.of(problem.a), Lines.of(problem.b.transposed)
-    widths = a.copy_bytes, b.copy_bytes
-    if widths not in copy_widths(problem.a.dtype.itemsize):
-        a, b = a._replace(copy_bytes=min(widths)), b._replace(copy_bytes=min(widths))
-    return a, b
-
-
-@cache
-def copy_widths(itemsize: int) -> tuple[tuple[int, int], ...]:
-    """The bytes of a copy of A and of B that kernels have, for operands of a type."""
-    narrow = (itemsize,) if itemsize == _WORD else (_WORD, itemsize)
-    mixed = [widths for each in narrow for widths in ((each, ALIGNMENT), (ALIGNMENT, each), (each, each))]
-    return (ALIGNMENT, ALIGNMENT), *mixed

@@ -1,19 +1,46 @@
-"""How the plans of mma.cu explain themselves."""
+"""How the plans of this folder explain themselves."""
 
+from tilesmith.core.numbers import count
 from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.kernels import words
 from tilesmith.kernels.family import LaunchWords, SumWords
-from tilesmith.kernels.mma.launch import Constants
+from tilesmith.kernels.fp32_split.launch import Constants as SplitConstants
+from tilesmith.kernels.fp32_split.terms import SCHEMES, term_products
+from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT_OF_RANGE, dtype_of, scheme_of
+from tilesmith.kernels.fp32_split.words import describe as split_words
+from tilesmith.kernels.mma import fp32_launch, launch
 
 
-def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
-    c = launch.kernel.constants
-    if not isinstance(c, Constants):
-        return words.describe(launch, plan)
-    what = "16-bit values" if c.Element != "float" else "doubles" if c.Sum == "double" else "float32 as TF32"
+def launch_words(launch_: KernelLaunch, plan: Plan) -> LaunchWords:
+    match launch_.kernel.constants:
+        case fp32_launch.Constants() as c:
+            return _words_of_terms(c, plan)
+        case launch.Constants() as c:
+            what = "16-bit values" if c.Element != "float" else "doubles" if c.Sum == "double" else "float32 as TF32"
+            return LaunchWords(_multiplies(what, c, plan), pipeline_stages=c.stages)
+        case SplitConstants():
+            return split_words(launch_, plan)
+        case _:
+            return words.describe(launch_, plan)
+
+
+def _words_of_terms(c: fp32_launch.Constants, plan: Plan) -> LaunchWords:
+    is_full_range = c.terms > 2
+    products = term_products(c.terms, c.terms) + c.with_least_product
+    dtype = dtype_of(scheme_of(plan, full_range=is_full_range))
+    terms = f"{count(products, 'product')} of {c.terms} by {c.terms} {dtype} terms"
+    return LaunchWords(
+        _multiplies(terms, c, plan),
+        stops=RETURNS_IF_IN_RANGE if is_full_range else STOPS_IF_OUT_OF_RANGE,
+        pipeline_stages=c.stages,
+        terms=(c.terms, c.terms),
+        term_products=products,
+    )
+
+
+def _multiplies(what: str, c: launch.Constants, plan: Plan) -> str:
     does = f"multiplies {what} on the tensor cores: tiles of {c.tile_m} x {c.tile_n}, {c.tile_k} of K at a time"
-    partials = words.LEAVES_PARTIALS if plan.split_k > 1 else ""
-    return LaunchWords(does + partials, pipeline_stages=c.stages)
+    return does + (words.LEAVES_PARTIALS if plan.split_k > 1 else "")
 
 
 def sum_words_of_doubles(plan: Plan) -> SumWords:
@@ -23,3 +50,9 @@ def sum_words_of_doubles(plan: Plan) -> SumWords:
 def sum_words_of_tf32(plan: Plan) -> SumWords:
     sums = "Operands are rounded to TF32. The tensor cores add a tile along K, and these sums are added in float32."
     return SumWords(sums, words.error_of_float32(plan))
+
+
+def sum_words_of_terms(plan: Plan) -> SumWords:
+    sum_k = fp32_launch.sum_k(SCHEMES["fp32"].ordinary, plan.device)
+    sums = f"The tensor cores sum {sum_k} of K at a time; these sums are added in float32, with rounding."
+    return SumWords(sums, words.error_of_float32(plan), values_decide=True)

@@ -6,6 +6,7 @@
 #include "fragments.h"
 #include "machine/memory.h"
 #include "machine/scheduler.h"
+#include "tensor_core.h"
 
 namespace tilesmith::emulator {
 
@@ -59,12 +60,49 @@ inline void multiply_doubles(Warp& warp) {
     std::copy_n(from + 12, 4, b[lane]);
   }
   dmma(sum, a, b);
-  for (int lane = 0; lane < lanes; ++lane) std::copy_n(sum[lane], 4, warp.first[lane].sums.at);
+  for (int lane = 0; lane < lanes; ++lane) std::copy_n(sum[lane], 4, warp.first[lane].double_sums.at);
+}
+
+inline void multiply_all(Warp& warp) {
+  constexpr int rows = 16, columns = 8;
+  float sum[rows * columns];
+  std::uint16_t a[rows * mma_depth], b[columns * mma_depth];
+  const auto visit_sums = [&](auto visit) {
+    for (int lane = 0; lane < lanes; ++lane)
+      for (int i = 0; i < 4; ++i) {
+        const Place place = wgmma_sum_place(lane, i);
+        visit(sum[place.row * columns + place.column], warp.first[lane], i);
+      }
+  };
+  for (int lane = 0; lane < lanes; ++lane) {
+    const unsigned* registers = warp.first[lane].own.registers;
+    place_a_registers(a, lane, {registers[0], registers[1], registers[2], registers[3]});
+    for (int i = 0; i < 2; ++i)
+      for (int e = 0; e < 2; ++e) {
+        const Place place = mma_b_place(lane, i, e);
+        b[place.row * mma_depth + place.column] = e ? high_of(registers[4 + i]) : low_of(registers[4 + i]);
+      }
+  }
+  visit_sums([](float& element, const Fiber& from, int i) { element = from.own.floats[i]; });
+  multiply_add<rows>(static_cast<Format>(warp.first->own.argument), sum, a, b, columns, true);
+  visit_sums([](float element, Fiber& to, int i) { to.float_sums.at[i] = element; });
+}
+
+// A matrix passes at once if its rows lie in different banks.
+inline void count_bank_conflicts(const Warp& warp, int matrices) {
+  constexpr int places = 8;  // of 16 bytes in all banks
+  for (int matrix = 0; matrix < matrices; ++matrix) {
+    int rows[places] = {}, most = 1;
+    for (int row = 0; row < 8; ++row)
+      most = std::max(most, ++rows[warp.first[matrix_row_lane(matrix, row)].own.address / 16 % places]);
+    *machine.launch->bank_conflicts += static_cast<std::uint64_t>(most - 1);
+  }
 }
 
 inline void store_all_matrices(Warp& warp) {
   const int matrices = warp.first->own.argument;
   const bool transposed = warp.first->own.value != 0;
+  count_bank_conflicts(warp, matrices);
   Block& block = *warp.first->block;
   Fiber* last = machine.current;
   for (int matrix = 0; matrix < matrices; ++matrix)
@@ -89,6 +127,35 @@ inline void store_all_matrices(Warp& warp) {
       }
 }
 
+inline void load_all_matrices(Warp& warp) {
+  const int matrices = warp.first->own.argument;
+  const bool transposed = warp.first->own.value != 0;
+  count_bank_conflicts(warp, matrices);
+  Block& block = *warp.first->block;
+  Fiber* last = machine.current;
+  for (int matrix = 0; matrix < matrices; ++matrix)
+    for (int row = 0; row < 8; ++row) {
+      Fiber& giver = warp.first[matrix_row_lane(matrix, row)];
+      machine.current = &giver;  // it is the reader
+      const unsigned address = giver.own.address;
+      check_window(giver.own.site, Access::read, address, 16);
+      if (address % 16)
+        misaligned(giver.own.site, Access::read, window_begin + address, 16);
+      check_shared_read(block, giver.own.site, address, 16);
+    }
+  machine.current = last;
+  for (int matrix = 0; matrix < matrices; ++matrix)
+    for (int lane = 0; lane < lanes; ++lane) {
+      std::uint16_t halves[2];
+      for (int e = 0; e < 2; ++e) {
+        const Place place = matrix_place(lane, e, transposed);
+        const unsigned row = warp.first[matrix_row_lane(matrix, place.row)].own.address;
+        std::memcpy(&halves[e], block.window + row + 2 * place.column, sizeof halves[e]);
+      }
+      std::memcpy(&warp.first[lane].own.registers[matrix], halves, sizeof halves);
+    }
+}
+
 inline void elect_first(Warp& warp) {
   for (int lane = 0; lane < lanes; ++lane) warp.first[lane].result = lane == 0;
 }
@@ -97,7 +164,8 @@ constexpr Together warp_barriers = {"__syncwarp", [](Warp&) {}}, shuffles = {"a 
                    maxima = {"redux.sync", maximum_of_all}, elections = {"elect.sync", elect_first},
                    register_counts = {"setmaxnreg", take_registers},
                    products_of_doubles = {"mma.sync of doubles", multiply_doubles},
-                   matrix_stores = {"stmatrix", store_all_matrices};
+                   products = {"mma.sync", multiply_all}, matrix_stores = {"stmatrix", store_all_matrices},
+                   matrix_loads = {"ldmatrix", load_all_matrices};
 
 inline void finish_together(Warp& warp) {
   warp.what->finish(warp);
@@ -162,7 +230,19 @@ DoubleSums dmma(double s0, double s1, double s2, double s3, double a0, double a1
   const double values[] = {s0, s1, s2, s3, a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3};
   std::copy_n(values, 16, self.own.doubles);
   together(products_of_doubles, __builtin_return_address(0));
-  return self.sums;
+  return self.double_sums;
+}
+
+FloatSums mma(Format format, float s0, float s1, float s2, float s3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+              unsigned b0, unsigned b1) {
+  Fiber& self = *machine.current;
+  const float sums[] = {s0, s1, s2, s3};
+  const unsigned factors[] = {a0, a1, a2, a3, b0, b1};
+  std::copy_n(sums, 4, self.own.floats);
+  std::copy_n(factors, 6, self.own.registers);
+  self.own.argument = static_cast<int>(format);
+  together(products, __builtin_return_address(0));
+  return self.float_sums;
 }
 
 void store_matrices(unsigned address, const unsigned* registers, int matrices, bool transposed) {
@@ -172,6 +252,15 @@ void store_matrices(unsigned address, const unsigned* registers, int matrices, b
   own.argument = matrices;
   own.value = transposed;
   together(matrix_stores, __builtin_return_address(0));
+}
+
+void load_matrices(unsigned address, unsigned* registers, int matrices, bool transposed) {
+  Contribution& own = machine.current->own;
+  own.address = address;
+  own.argument = matrices;
+  own.value = transposed;
+  together(matrix_loads, __builtin_return_address(0));
+  std::copy_n(own.registers, matrices, registers);
 }
 
 // Those who have left the kernel are not waited for.

@@ -26,6 +26,7 @@ struct Launch {
   std::uint64_t seed;
   char* error;  // what went wrong; an address in the library is written @{hexadecimal offset}
   std::uint64_t error_bytes;
+  std::uint64_t* bank_conflicts;  // passes over shared memory that matrices took beyond their first ones
 };
 
 }  // namespace tilesmith::emulator

@@ -9,6 +9,8 @@
 
 namespace tilesmith::emulator {
 
+constexpr int wgmma_rows = 64;
+
 inline Major major_of(bool is_mn) { return is_mn ? Major::mn : Major::k; }
 
 template <typename Visit>
@@ -21,7 +23,7 @@ inline void visit_operands(const Product& product, bool a_in_registers, Visit vi
 
 inline void multiply(Warpgroup& group, Product& product) {
   const int n = product.shape.columns;
-  static std::uint16_t a[wgmma_rows * wgmma_depth], b[256 * wgmma_depth];
+  static std::uint16_t a[wgmma_rows * mma_depth], b[256 * mma_depth];
   static float sum[wgmma_rows * 256];
   const unsigned char* window = group.block->window;
   const auto end = static_cast<std::uint32_t>(machine.window_bytes);
@@ -43,12 +45,7 @@ inline void multiply(Warpgroup& group, Product& product) {
       }
   };
   visit_sums([](float& element, float in_register) { element = in_register; });
-  if (product.shape.format == Format::tf32)
-    multiply_add<Format::tf32>(sum, a, b, n, product.accumulate);
-  else if (product.shape.format == Format::bfloat16)
-    multiply_add<Format::bfloat16>(sum, a, b, n, product.accumulate);
-  else
-    multiply_add<Format::half>(sum, a, b, n, product.accumulate);
+  multiply_add<wgmma_rows>(product.shape.format, sum, a, b, n, product.accumulate);
   visit_sums([](float element, float& in_register) { in_register = element; });
   product.is_done = true;
 }

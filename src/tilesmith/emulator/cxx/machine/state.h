@@ -59,7 +59,8 @@ struct Contribution {
   int argument;
   Shuffle how;
   double doubles[16];
-  unsigned registers[4];
+  float floats[4];
+  unsigned registers[6];
   unsigned address;
   Site site;
 };
@@ -92,7 +93,8 @@ struct Fiber {
   Wait wait;
   Contribution own;
   std::uint64_t result;
-  DoubleSums sums;
+  DoubleSums double_sums;
+  FloatSums float_sums;
   std::vector<PendingCopy> copies;
   int copy_groups;
   std::uint32_t fenced_at;

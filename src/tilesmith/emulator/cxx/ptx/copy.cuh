@@ -15,6 +15,9 @@ __device__ __forceinline__ void copy_start_16_of_line(unsigned to, const void* f
 __device__ __forceinline__ void copy_start_4(unsigned to, const void* from, int valid) {
   emulator::copy_start(to, from, 4, valid);
 }
+__device__ __forceinline__ void copy_start_16_or_none(unsigned to, const void* from, bool is_valid) {
+  emulator::copy_start(to, from, 16, is_valid ? 16 : 0);
+}
 __device__ __forceinline__ void copy_start_4_or_none(unsigned to, const void* from, bool is_valid) {
   emulator::copy_start(to, from, 4, is_valid ? 4 : 0);
 }

@@ -1,4 +1,4 @@
-// The emulator's product of TF32: see cuda/ptx/tf32.cuh. Sums are exact, and cut off to float32.
+// The emulator's product of TF32: see cuda/ptx/tf32.cuh.
 #pragma once
 
 #include "formats.h"
@@ -14,11 +14,11 @@ __device__ __forceinline__ unsigned to_tf32(float x) {
 }
 
 __device__ __forceinline__ void mma_tf32(float (&sum)[4], const unsigned (&a)[8], const unsigned (&b)[4]) {
-  const auto wide = [](unsigned bits) { return static_cast<double>(emulator::float_of(bits)); };
-  const emulator::DoubleSums found =
-      emulator::dmma(sum[0], sum[1], sum[2], sum[3], wide(a[0]), wide(a[1]), wide(a[2]), wide(a[3]), wide(a[4]),
-                     wide(a[5]), wide(a[6]), wide(a[7]), wide(b[0]), wide(b[1]), wide(b[2]), wide(b[3]));
-  for (int i = 0; i < 4; ++i) sum[i] = emulator::cut_to_float(found.at[i]);
+  for (int i = 0; i < 2; ++i) {
+    const emulator::FloatSums found = emulator::mma(emulator::Format::tf32, sum[0], sum[1], sum[2], sum[3], a[4 * i],
+                                                    a[4 * i + 1], a[4 * i + 2], a[4 * i + 3], b[2 * i], b[2 * i + 1]);
+    for (int j = 0; j < 4; ++j) sum[j] = found.at[j];
+  }
 }
 
 }  // namespace tilesmith::ptx

@@ -31,4 +31,19 @@ __device__ __forceinline__ void store_matrices_transposed(unsigned address, Regi
   emulator::store_matrices(address, all, sizeof...(registers), true);
 }
 
+template <int offset>
+__device__ __forceinline__ void load_matrices(unsigned address, unsigned& x0, unsigned& x1, unsigned& x2,
+                                              unsigned& x3) {
+  unsigned all[4];
+  emulator::load_matrices(address + offset, all, 4, false);
+  x0 = all[0], x1 = all[1], x2 = all[2], x3 = all[3];
+}
+template <int offset>
+__device__ __forceinline__ void load_matrices_transposed(unsigned address, unsigned& x0, unsigned& x1, unsigned& x2,
+                                                         unsigned& x3) {
+  unsigned all[4];
+  emulator::load_matrices(address + offset, all, 4, true);
+  x0 = all[0], x1 = all[1], x2 = all[2], x3 = all[3];
+}
+
 }  // namespace tilesmith::ptx

@@ -1,0 +1,167 @@
+"""float32 as sums of 16-bit terms, which a warp multiplies in its registers: where there is no wgmma.
+
+A first launch splits both operands (fp32_split), a second one multiplies their terms. Two more do the same for values
+out of the range of scaled float16 terms, and return at once if there are none: the GPU decides that by itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Final
+
+import torch
+
+from tilesmith.core import rates
+from tilesmith.core.device import Device
+from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K
+from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection
+from tilesmith.core.problem import Problem
+from tilesmith.core.roofline import tensor_rate
+from tilesmith.kernels import output, split_k_reduce
+from tilesmith.kernels.family import Candidate
+from tilesmith.kernels.fp32_split import terms
+from tilesmith.kernels.fp32_split.launch import every_kernel as every_split
+from tilesmith.kernels.fp32_split.launch import full_range_split, split_launch
+from tilesmith.kernels.fp32_split.terms import SCHEMES
+from tilesmith.kernels.hopper.cost import idle_launches_clocks, split_clocks
+from tilesmith.kernels.mma import fp32_launch
+from tilesmith.kernels.mma.cost import Costs, Rates
+from tilesmith.kernels.mma.cost import min_cycles as min_cycles_of
+from tilesmith.kernels.mma.family import LEAST_CAPABILITY, fits_a_grid, is_countable, planned, sources_of
+from tilesmith.kernels.mma.operands import walked
+from tilesmith.kernels.mma.tiles import FULL_RANGE_TILE, TILES_OF_TERMS, Cut
+from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, round_up
+
+NAME: Final = "fp32_mma"
+_RATES: Final = "mma.terms"
+_SCHEMES: Final = SCHEMES["fp32"]
+_PRODUCTS: Final = terms.term_products(_SCHEMES.ordinary.terms, _SCHEMES.ordinary.terms)
+_LEAST_RATE: Final = 3.3  # of the tensor cores, for one of the CUDA cores: three products take the place of one
+_MIN_K: Final = 65  # in shorter sums terms have too few bits: torch rounds seldom
+_MIN_ROWS: Final = 17  # and it sums fewer in several chains
+_INT_MAX: Final = 2**31 - 1
+
+
+def runs_on(device: Device) -> bool:
+    """Whether the GPU can, and three products of 16 bits are faster than one on its CUDA cores."""
+    is_able = device.capability >= LEAST_CAPABILITY and device.capability != (9, 0)
+    return is_able and _tensor_rate(device) >= _LEAST_RATE * device.multiply_adds_per_clock
+
+
+def _tensor_rate(device: Device) -> float:
+    """Multiply-adds of float16 with sums of float32 that an SM finishes in a clock."""
+    rate = tensor_rate(device.capability, "fp16") or 0.0
+    return rate / 2 if "GeForce" in device.name else rate
+
+
+def serves(problem: Problem, device: Device) -> bool:
+    return _rejects_type(problem, device) is None
+
+
+def _rejects_type(problem: Problem, device: Device) -> str | None:
+    if device.capability == (9, 0):
+        return "is for GPUs without wgmma"
+    if not runs_on(device):
+        return f"three products on the tensor cores of {device.name} are no faster than one on its CUDA cores"
+    if {problem.a.dtype, problem.b.dtype, problem.out.dtype} != {torch.float32}:
+        return "is for operands and outputs of float32"
+    if problem.accuracy != "fp32":
+        return f"does not sum as {problem.accuracy!r} asks for"
+    return None
+
+
+def rejects(problem: Problem, device: Device) -> str | None:
+    """Why this family cannot do the problem."""
+    if reason := _rejects_type(problem, device):
+        return reason
+    if problem.a.packed or problem.b.packed:
+        return "has no use for packed operands"
+    if problem.is_empty or problem.k < _MIN_K or min(problem.m, problem.n) < _MIN_ROWS:
+        return "its terms have too few bits for sums that are so short, or so few"
+    if len(problem.batch) > MAX_BATCH_DIMS:
+        return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
+    p = problem.stored_by_rows
+    depth = _SCHEMES.full_range.stored * round_up(p.k, TILE_K)
+    scales = problem.batches * terms.scale_pitch(max(p.m, p.n))
+    if not is_countable(p) or max(depth, scales) > _INT_MAX or not fits_a_grid(FULL_RANGE_TILE, p.m, p.n, p.batches):
+        return "its sizes or strides cannot be counted with 32 bits"
+    return None
+
+
+def candidates(problem: Problem, device: Device) -> Iterator[Candidate]:
+    """A plan for every tile, with K whole and in parts."""
+    return (_candidate(problem, device, *each) for each in _costs(problem, device))
+
+
+def cheapest(problem: Problem, device: Device) -> Candidate:
+    """The one that is expected to take the least time."""
+    return _candidate(problem, device, *min(_costs(problem, device), key=itemgetter(1)))
+
+
+def min_cycles(problem: Problem, device: Device) -> float:
+    return min_cycles_of(problem, device, _rates(device))
+
+
+def exclusions(problem: Problem, device: Device) -> Iterator[Rejection]:
+    """No tile is left out of what the family can do."""
+    return iter(())
+
+
+def _costs(problem: Problem, device: Device) -> Iterator[tuple[Cut, float]]:
+    costs = _costs_of(problem, device)
+    return ((cut, costs.of(cut).cycles) for tile in TILES_OF_TERMS for cut in costs.cuts(tile))
+
+
+def _costs_of(problem: Problem, device: Device) -> Costs:
+    p = problem.stored_by_rows
+    split_bytes = (p.m + p.n) * p.k * p.batches * torch.float32.itemsize
+    splitting, idle = split_clocks(split_bytes, device), idle_launches_clocks(device)
+    beside = Cost(product=0.0, preparation=splitting, idle_launches=idle)
+    return Costs(p, device, _rates(device), beside=beside)
+
+
+def _rates(device: Device) -> Rates:
+    """The nearest GPU's that were fitted; but no more than three products on these tensor cores."""
+    fitted = rates.section(device, _RATES, Rates)
+    most = _tensor_rate(device) / _PRODUCTS
+    return fitted if most >= fitted.multiply_adds_per_clock else replace(fitted, multiply_adds_per_clock=most)
+
+
+def _candidate(problem: Problem, device: Device, cut: Cut, cycles: float) -> Candidate:
+    return Candidate(f"{NAME} {cut}", cycles, partial(plan, problem, device, cut))
+
+
+def kernels(device: Device) -> Iterator[Kernel]:
+    """Every kernel that a plan may have."""
+    if not runs_on(device):
+        return
+    yield from fp32_launch.kernels(device)
+    a = torch.empty(128, 128, device="meta")
+    sample = plan(Problem.of(a, a), device, Cut(TILES_OF_TERMS[0]))
+    yield from every_split(sample.launches[0].kernel.parameters)
+    yield from split_k_reduce.kernels()
+
+
+def plan(problem: Problem, device: Device, cut: Cut) -> Plan:
+    """The plan that uses this tile, and these parts of K."""
+    p, split_k = problem.stored_by_rows, cut.split_k
+    partials = output.partial(p.out, split_k * p.batches, 0) if split_k > 1 else None
+    end = 0 if partials is None else round_up(partials.bytes, WORKSPACE_ALIGNMENT)
+    matrices, sources, batch = (walked(p.a), walked(p.b.transposed)), sources_of(problem), p.batch[::-1]
+    range_check = end + terms.range_check_offset(device)
+    found, first = terms.find_pair(matrices, sources, batch, end, device)
+    launches, ends = list[KernelLaunch](), list[int]()
+    for scheme, tile in ((_SCHEMES.ordinary, cut.tile), (_SCHEMES.full_range, FULL_RANGE_TILE)):
+        split, end = terms.split_pair(matrices, sources, batch, scheme, found, first, device)
+        ends.append(end)
+        if scheme.full_range:
+            launches.append(full_range_split(launches[0], split, scheme))
+        else:
+            launches.append(split_launch(split, scheme, range_check, batch, device))
+        own = Cut(tile, split_k)
+        launches.append(fp32_launch.product_launch(p, own, scheme, split, range_check, partials, device))
+    if partials is not None:
+        launches.append(split_k_reduce.launch(p, partials, split_k))
+    cost = _costs_of(problem, device).of(cut)
+    return planned(problem, device, NAME, cut, launches, max(ends), cost)

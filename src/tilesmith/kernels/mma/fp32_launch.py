@@ -1,0 +1,131 @@
+"""The kernels of mma_fp32.cu, and their launches."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Final
+
+import torch
+
+from tilesmith.core.device import Device
+from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K, Address, Int32, Pointer, to
+from tilesmith.core.plan import Kernel, KernelLaunch
+from tilesmith.core.problem import ALIGNMENT, Problem
+from tilesmith.kernels import output
+from tilesmith.kernels.blank import blank
+from tilesmith.kernels.element import CUDA_TYPES
+from tilesmith.kernels.fp32_split.scales import RowScales, Scale
+from tilesmith.kernels.fp32_split.terms import SCHEMES, SHORT_K, Scheme, Split
+from tilesmith.kernels.mma import launch
+from tilesmith.kernels.mma.operands import Lines, Pair, Placed
+from tilesmith.kernels.mma.tiles import FULL_RANGE_TILE, MMA, TILES_OF_TERMS, Cut, Tile
+
+_ALIGNED: Final = tuple(Lines(along_k, ALIGNMENT) for along_k in (True, False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(launch.Constants):
+    """The constants of mma_fp32.cu."""
+
+    terms: int  # of each operand
+    sum_k: int  # of K, whose products the tensor cores sum
+    with_least_product: bool  # of two terms, that of the second ones counts too
+    scale: Scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(launch.Parameters):
+    """The parameters of mma_fp32.cu."""
+
+    depth: Int32
+    term_depth: Int32  # of the terms, which lie one behind the other along K
+    a_scales: RowScales
+    b_scales: RowScales
+    a_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
+    b_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
+    range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
+    a_range_stats_count: Int32
+    b_range_stats_count: Int32
+    a_k_chunks: Int32  # that K was cut into where it was split into terms
+    b_k_chunks: Int32
+
+
+def product_launch(
+    p: Problem,
+    cut: Cut,
+    scheme: Scheme,
+    split: tuple[Split, Split],
+    range_check: int,
+    partials: output.Output | None,
+    device: Device,
+) -> KernelLaunch:
+    """The launch that multiplies terms, if the range check is in their favour. `p`: stored by rows."""
+    operands: Pair = Placed.copied(split[0].terms), Placed.copied(split[1].terms)
+    scale = Scale.EXPONENTS if scheme.full_range else Scale.FACTORS
+    term_depth, (a, b) = split[0].terms.term_depth, (each.findings for each in split)
+    parameters = Parameters(
+        **launch.parameters_of(p, cut, operands, term_depth, partials),
+        depth=p.k,
+        term_depth=term_depth,
+        a_scales=RowScales.of(split[0], scale),
+        b_scales=RowScales.of(split[1], scale),
+        a_range_stats=Address(a.buffer, a.range_stats),
+        b_range_stats=Address(b.buffer, b.range_stats),
+        range_check=Address("workspace", range_check),
+        a_range_stats_count=a.blocks,
+        b_range_stats_count=b.blocks,
+        a_k_chunks=a.row_block.k_chunks,
+        b_k_chunks=b.row_block.k_chunks,
+    )
+    has_epilogue = partials is None and p.epilogue is not None
+    lines = operands[0].lines, operands[1].lines
+    kernel = _kernel(cut.tile, *lines, scheme, sum_k(scheme, device), _has_least_product(scheme, p.k), has_epilogue)
+    return launch.launch_of(kernel, parameters, p, cut)
+
+
+def _has_least_product(scheme: Scheme, k: int) -> bool:
+    """In short sums, what two terms leave out may be more than what torch rounds off."""
+    return scheme.terms == 2 and k <= SHORT_K
+
+
+def sum_k(scheme: Scheme, device: Device) -> int:
+    """Hopper's tensor cores cut off less of a sum than those of other GPUs."""
+    if scheme.terms > 2:
+        return MMA[2]
+    return TILE_K if device.capability == (9, 0) else TILE_K // 2
+
+
+def kernels(device: Device) -> Iterator[Kernel]:
+    """All that products may take."""
+    schemes, either = SCHEMES["fp32"], (False, True)
+    for scheme, tiles in ((schemes.ordinary, TILES_OF_TERMS), (schemes.full_range, (FULL_RANGE_TILE,))):
+        leasts = {_has_least_product(scheme, k) for k in (SHORT_K, SHORT_K + 1)}
+        for tile, a, b, least, has_epilogue in itertools.product(tiles, _ALIGNED, _ALIGNED, sorted(leasts), either):
+            yield _kernel(tile, a, b, scheme, sum_k(scheme, device), least, has_epilogue)
+
+
+@cache
+def _kernel(tile: Tile, a: Lines, b: Lines, scheme: Scheme, sum_k: int, least: bool, has_epilogue: bool) -> Kernel:
+    single = torch.float32
+    constants = Constants(
+        Output=CUDA_TYPES[single],
+        **launch.constants_of(scheme.dtype, single, single, tile, a, b, has_epilogue),
+        terms=scheme.terms,
+        sum_k=sum_k,
+        with_least_product=least,
+        scale=Scale.EXPONENTS if scheme.full_range else Scale.FACTORS,
+    )
+    return Kernel.of(
+        "mma_fp32",
+        "kernels/mma/mma_fp32.cu",
+        constants,
+        blank(Parameters, **_blank_arrays()),
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes(scheme.dtype.itemsize, scheme.terms),
+    )
+
+
+def _blank_arrays() -> dict[str, Any]:
+    scales = RowScales(first=None, pitch=0, matrices=(0,) * MAX_BATCH_DIMS)
+    return launch.blank_arrays() | {"a_scales": scales, "b_scales": scales}
