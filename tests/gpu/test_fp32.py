@@ -16,7 +16,7 @@ from launched import constants_of
 
 import tilesmith
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
-from tilesmith.core.device import installed
+from tilesmith.core.device import KNOWN_GPUS, installed
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp64 import gemv, skinny
@@ -25,11 +25,12 @@ from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tiles
 from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma.family import FP64
-from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, TILES_OF_TERMS, Cut, Tile
+from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut, Tile
 from tilesmith.planner import candidates, choose
 from tilesmith.runtime.executor import compiled
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
+A100 = KNOWN_GPUS["a100"]
 ORDINARY = ["uniform", "normal", "rectified", "graded rows", "graded columns"]
 
 
@@ -114,27 +115,30 @@ def test_sums_of_doubles_keep_the_promise_everywhere(name: str, k: int) -> None:
 @pytest.mark.parametrize("k", [65, 96, 128, 200, 515, 1000, 4096])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_terms_that_warps_multiply_keep_the_promise(name: str, k: int) -> None:
-    """As on GPUs without wgmma, but for how many sums are short."""
+    """By each plan of a GPU without wgmma."""
     for m, n in ((300, 200), (17, 700)):
         a, b = operands(name, m, k, n, "cuda", seed=k)
         theirs, in_norm = torch.matmul(a, b), norm_is_promised_of_planes(name, m, k, n)
         for x, y in ((a, b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
-            for split_k in (1, 2) if k > 128 else (1,):
-                product = compiled(fp32_mma.plan(Problem.of(x, y), installed(0), Cut(TILES_OF_TERMS[0], split_k)), 0)
+            for candidate in fp32_mma.candidates(Problem.of(x, y), A100):
                 out = torch.full((m, n), float("nan"), device="cuda")
-                assert_promise(product(x, y, out), theirs, a, b, in_norm=in_norm)
+                assert_promise(compiled(candidate.plan(), 0)(x, y, out), theirs, a, b, in_norm=in_norm)
 
 
-@pytest.mark.parametrize("tile", TILES_OF_TERMS, ids=str)
-@pytest.mark.parametrize("shape", [(64, 65536, 64), (2048, 2048, 1500), (257, 700, 191)], ids=str)
-def test_every_tile_of_terms_keeps_the_promise_and_repeats_its_bits(shape: tuple[int, int, int], tile: Tile) -> None:
+LONG = [(64, 65536, 64), (300, 30000, 300), (1000, 20000, 1000), (2048, 2048, 1500), (257, 700, 191)]
+
+
+@pytest.mark.parametrize("shape", LONG, ids=str)
+def test_long_sums_of_terms_keep_the_promise_and_repeat_their_bits(shape: tuple[int, int, int]) -> None:
     for name in ORDINARY:
         a, b = operands(name, *shape, "cuda")
-        product = compiled(fp32_mma.plan(Problem.of(a, b), installed(0), Cut(tile)), 0)
-        first = product(a, b)
-        assert_promise(first, torch.matmul(a, b), a, b)
-        for _ in range(3):
-            assert torch.equal(product(a, b), first)
+        theirs = torch.matmul(a, b)
+        for candidate in fp32_mma.candidates(Problem.of(a, b), A100):
+            product = compiled(candidate.plan(), 0)
+            first = product(a, b)
+            assert_promise(first, theirs, a, b)
+            for _ in range(3):
+                assert torch.equal(product(a, b), first)
 
 
 RAW = [

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from emulated import H200, empty, placed
-from launched import constants_of, entries
+from launched import constants_of, entries, parameters_of
 from machine_code import assert_nothing_spills, instructions_of_each, total
 from meta_tensors import meta
 
@@ -101,6 +101,17 @@ def test_other_gpus_multiply_so_where_three_products_pay() -> None:
         a, b = torch.randn(1024, 1030), torch.randn(1030, 260)
         assert "fp32_mma" in tilesmith.explain(a, b, gpu="a100").plan
         assert norm(tilesmith.matmul(a, b), a, b) <= 3e-7
+
+
+@pytest.mark.parametrize(("m", "k", "n", "longest"), [(17, 4096, 700, 1024), (1000, 20000, 1000, 4096)])
+def test_few_outputs_have_long_sums_in_parts(m: int, k: int, n: int, longest: int) -> None:
+    """As torch has them there. No part is empty."""
+    for candidate in fp32.candidates(Problem.of(meta(m, k), meta(k, n)), A100):
+        plan = candidate.plan()
+        part_k = parameters_of(plan.product, fp32_launch.Parameters).part_k
+        assert part_k <= longest and (plan.split_k - 1) * part_k < k <= plan.split_k * part_k
+    whole = fp32.candidates(Problem.of(meta(2000, k), meta(k, 2000)), A100)
+    assert next(iter(whole)).plan().split_k == 1
 
 
 @pytest.mark.parametrize("gpu", ["a100", "l40s", "h200"])

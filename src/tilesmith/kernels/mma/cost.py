@@ -48,6 +48,7 @@ class Costs:
         "_has_residual",
         "_itemsize",
         "_k",
+        "_least_parts",
         "_load_share",
         "_m",
         "_memory",
@@ -56,12 +57,21 @@ class Costs:
         "_step",
     )
 
-    def __init__(self, problem: Problem, device: Device, rates: Rates, beside: Cost | None = None) -> None:
-        """`beside`: what it takes to read aligned copies of the operands, or else they are read as they lie."""
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        rates: Rates,
+        beside: Cost | None = None,
+        longest_part: int | None = None,
+    ) -> None:
+        """`beside`: what it takes to read aligned copies of the operands, or else they are read as they lie.
+        `longest_part`: of K, but for sums that are so long that there would be too many."""
         lines = lines_of(problem) if beside is None else ()
         scalars = sum(not each.is_aligned for each in lines)
         self._beside = beside or Cost(product=0.0)
         self._m, self._n, self._k, self._batches = problem.m, problem.n, problem.k, problem.batches
+        self._least_parts = 1 if longest_part is None else min(_MAX_SPLIT_K, -(-problem.k // longest_part))
         self._itemsize = problem.a.dtype.itemsize
         self._device, self._rates = device, rates
         self._load_share = 1 - (1 - rates.scalar_load_share) * scalars / 2
@@ -70,17 +80,17 @@ class Costs:
         self._has_residual = problem.epilogue is not None and problem.epilogue.residual is not None
 
     def cuts(self, tile: Tile) -> Iterator[Cut]:
-        """K whole, and in as many parts as give each SM one block, two, ... all that it holds."""
-        yield Cut(tile)
+        """K in as few parts as may be, and in as many as give each SM one block, two, ... all that it holds."""
         blocks, sm_count, k = self._tiles(tile), self._device.sm_count, self._k
+        least = _filled_parts(Cut(tile, self._least_parts), k)
+        yield Cut(tile, least)
         if 2 * blocks > sm_count * tile.blocks_per_sm or k < 2 * _MIN_PART_TILES * tile.k:
             return
         most = min(_MAX_SPLIT_K, k // (_MIN_PART_TILES * tile.k))
-        found = {1}
+        found = {least}
         for on_an_sm in range(1, tile.blocks_per_sm + 1):
-            part_k = Cut(tile, min(most, max(1, sm_count * on_an_sm // blocks))).part_k(k)
-            split_k = -(-k // part_k)  # as many as are not empty
-            if split_k not in found:
+            split_k = _filled_parts(Cut(tile, min(most, max(1, sm_count * on_an_sm // blocks))), k)
+            if split_k > least and split_k not in found:
                 found.add(split_k)
                 yield Cut(tile, split_k)
 
@@ -122,6 +132,11 @@ class Costs:
         """Of an SM."""
         shared_bytes = tile.shared_bytes(self._itemsize) + _SYSTEM_SHARED_BYTES
         return min(tile.blocks_per_sm, max(1, self._device.shared_bytes_per_sm // shared_bytes))
+
+
+def _filled_parts(cut: Cut, k: int) -> int:
+    """Parts of K are rounded up: the last ones may be empty."""
+    return -(-k // cut.part_k(k))
 
 
 def _memory_clocks(problem: Problem, r: Rates) -> float:

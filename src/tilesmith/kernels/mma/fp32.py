@@ -40,6 +40,8 @@ _PRODUCTS: Final = terms.term_products(_SCHEMES.ordinary.terms, _SCHEMES.ordinar
 _LEAST_RATE: Final = 3.3  # of the tensor cores, for one of the CUDA cores: three products take the place of one
 _MIN_K: Final = 65  # in shorter sums terms have too few bits: torch rounds seldom
 _MIN_ROWS: Final = 17  # and it sums fewer in several chains
+# Of K, that is summed in one chain: torch has several where an output is small. By the most elements that it has.
+_LONGEST_PARTS: Final = ((2**17, 1024), (2**20, 4096))
 _INT_MAX: Final = 2**31 - 1
 
 
@@ -118,7 +120,8 @@ def _costs_of(problem: Problem, device: Device) -> Costs:
     split_bytes = (p.m + p.n) * p.k * p.batches * torch.float32.itemsize
     splitting, idle = split_clocks(split_bytes, device), idle_launches_clocks(device)
     beside = Cost(product=0.0, preparation=splitting, idle_launches=idle)
-    return Costs(p, device, _rates(device), beside=beside)
+    longest = next((part for most, part in _LONGEST_PARTS if p.m * p.n * p.batches <= most), None)
+    return Costs(p, device, _rates(device), beside, longest)
 
 
 def _rates(device: Device) -> Rates:
