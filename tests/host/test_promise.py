@@ -1,6 +1,6 @@
 """The promise of `accuracy="fp32"`, held to a model of float32 products on tensor cores: the split into terms, the
-range statistics and their check, and the sums, to the last bit. It has the arithmetic of the kernels and none of their
-addresses.
+range statistics and their check, and the sums, to the last bit on Hopper. It has the arithmetic of the kernels and none
+of their addresses.
 """
 
 import math
@@ -14,14 +14,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_core_model import WGMMA_K, tensor_core_step
+from tensor_core_model import KEPT_BITS, WGMMA_K, tensor_core_step
 
 from tilesmith.bench.distributions import DISTRIBUTIONS, operands
 from tilesmith.bench.errors import Error
+from tilesmith.core.device import named
 from tilesmith.core.params import TILE_K
 from tilesmith.core.problem import Matrix, Problem
 from tilesmith.kernels.fp32_split.terms import SCHEMES, SHORT_K, RowBlock
 from tilesmith.kernels.hopper.family import _MIN_K
+from tilesmith.kernels.mma.fp32 import _MIN_K as LEAST_DEPTH_OF_WARPS
+from tilesmith.kernels.mma.fp32_launch import sum_k
+from tilesmith.kernels.mma.tiles import MMA
 from tilesmith.kernels.operand import round_up, runs_along_rows
 
 Array = npt.NDArray[Any]
@@ -38,7 +42,26 @@ NO_ROWS = 1 << 23
 NO_EXPONENT = -(1 << 20)
 
 
-def short_sums(a_terms: list[Array], b_terms: list[Array], depth: int, with_least_product: bool) -> Array:
+@dataclass(frozen=True)
+class Sums:
+    """How tensor cores add, and how often kernels promote their sums to float32."""
+
+    step: int  # of K, that they add at once
+    kept_bits: int
+    promoted_k: int  # of ordinary values
+    stage_k: int  # whose promoted sums are added before others, where values are not ordinary
+
+
+HOPPER = Sums(step=WGMMA_K, kept_bits=KEPT_BITS, promoted_k=TILE_K, stage_k=TILE_K)
+# Half as much at once, and a bit less is kept: what was published of Ampere's and Ada's (arXiv 2512.07004, 2510.15884).
+AMPERE = Sums(
+    step=8, kept_bits=KEPT_BITS - 1, promoted_k=sum_k(SCHEMES["fp32"].ordinary, named("a100")), stage_k=MMA[2]
+)
+
+
+def short_sums(
+    a_terms: list[Array], b_terms: list[Array], depth: int, with_least_product: bool, sums: Sums = HOPPER
+) -> Array:
     """For every `depth` of K the sum of all products of terms that count, as TermProducts orders them."""
     terms, dtype = len(a_terms), "float16" if a_terms[0].dtype == np.float16 else "bfloat16"
     pairs = [(terms - 1 - p, p) for p in range(terms)]
@@ -52,9 +75,9 @@ def short_sums(a_terms: list[Array], b_terms: list[Array], depth: int, with_leas
     b_parts = [x.reshape(columns, parts, depth).transpose(1, 2, 0).astype(np.float64) for x in b_terms]
     total = np.zeros((parts, rows, columns))
     for a_term, b_term in pairs:
-        for k in range(0, depth, WGMMA_K):
-            ks = slice(k, k + WGMMA_K)
-            total = tensor_core_step(total, a_parts[a_term][:, :, ks], b_parts[b_term][:, ks, :], dtype)
+        for k in range(0, depth, sums.step):
+            ks = slice(k, k + sums.step)
+            total = tensor_core_step(total, a_parts[a_term][:, :, ks], b_parts[b_term][:, ks, :], dtype, sums.kept_bits)
     return total.astype(np.float32)
 
 
@@ -230,8 +253,8 @@ class Product:
 
 
 @np.errstate(all="ignore")
-def ordinary_product(a: Split, b: Split, with_least_product: bool) -> Array:
-    total, *others = short_sums(a.terms, b.terms, TILE_K, with_least_product)
+def ordinary_product(a: Split, b: Split, with_least_product: bool, sums: Sums = HOPPER) -> Array:
+    total, *others = short_sums(a.terms, b.terms, sums.promoted_k, with_least_product, sums)
     for each in others:
         total = total + each
     result: Array = total * a.factors[:, None] * b.factors
@@ -239,7 +262,7 @@ def ordinary_product(a: Split, b: Split, with_least_product: bool) -> Array:
 
 
 @np.errstate(all="ignore")
-def wide_product(a: Array, b: Array, a_undoes: Array, b_undoes: Array, special: bool) -> Array:
+def wide_product(a: Array, b: Array, a_undoes: Array, b_undoes: Array, special: bool, sums: Sums = HOPPER) -> Array:
     """Of the rows of a and the rows of b."""
     a_terms, a_kinds = wide_planes(a, a_undoes)
     b_terms, b_kinds = wide_planes(b, b_undoes)
@@ -248,10 +271,10 @@ def wide_product(a: Array, b: Array, a_undoes: Array, b_undoes: Array, special: 
         # No sum of ones of either sign is infinite, and which infinities meet does not depend on the order.
         kinds = (a_kinds.astype(np.float64)[:, :, None] * b_kinds.astype(np.float64).T).sum(axis=1)
         total = np.where(np.isfinite(kinds), 0, kinds).astype(np.float32)
-    sums = short_sums(a_terms, b_terms, WGMMA_K, with_least_product=False)
-    for first in range(0, len(sums), TILE_K // WGMMA_K):
+    promoted, of_stage = short_sums(a_terms, b_terms, WGMMA_K, False, sums), sums.stage_k // WGMMA_K
+    for first in range(0, len(promoted), of_stage):
         of_step = np.zeros_like(total)
-        for each in sums[first : first + TILE_K // WGMMA_K]:
+        for each in promoted[first : first + of_stage]:
             of_step = of_step + each
         total = total + of_step
     exponents = a_undoes[:, None] + b_undoes
@@ -262,16 +285,16 @@ def wide_product(a: Array, b: Array, a_undoes: Array, b_undoes: Array, special: 
     return total
 
 
-def product(a: torch.Tensor, b: torch.Tensor) -> Product:
+def product(a: torch.Tensor, b: torch.Tensor, sums: Sums = HOPPER) -> Product:
     """What the kernels make of the product."""
     p = Problem.of(a, b)
     a_rows, b_rows = a.numpy(), b.numpy().T
     a_split, b_split = split(a_rows, p.a), split(b_rows, p.b.transposed, corrects_bias=True)
     found = verdict(a_split.range_stats, b_split.range_stats, p.k)
     if found == "terms suffice":
-        return Product(ordinary_product(a_split, b_split, with_least_product=p.k <= SHORT_K), found)
+        return Product(ordinary_product(a_split, b_split, p.k <= SHORT_K, sums), found)
     exponents = a_split.full_range_exponents, b_split.full_range_exponents
-    return Product(wide_product(a_rows, b_rows, *exponents, special=found == "special"), found)
+    return Product(wide_product(a_rows, b_rows, *exponents, found == "special", sums), found)
 
 
 @np.errstate(all="ignore")
@@ -295,8 +318,8 @@ def error_of(values: Array, a: torch.Tensor, b: torch.Tensor, among: Array) -> E
     return Error(comp=float(comp.max(initial=0.0)), norm=0.0 if wrong == 0 else float(np.sqrt(wrong / size)))
 
 
-def check_promise(a: torch.Tensor, b: torch.Tensor) -> None:
-    ours, chain = product(a, b), float32_chain(a, b)
+def check_promise(a: torch.Tensor, b: torch.Tensor, sums: Sums = HOPPER) -> None:
+    ours, chain = product(a, b, sums), float32_chain(a, b)
     for is_kind in (np.isnan, np.isposinf, np.isneginf):
         np.testing.assert_array_equal(is_kind(ours.values), is_kind(chain), err_msg=f"{is_kind}, {ours.verdict}")
     among = np.isfinite(chain)
@@ -353,6 +376,13 @@ def test_the_error_is_no_larger_than_that_of_a_float32_chain(name: str, depth: i
     check_promise(*operands(name, 24, depth, 20))
 
 
+@pytest.mark.parametrize("depth", (LEAST_DEPTH_OF_WARPS, 300, SHORT_K + 1, 1000))
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_so_it_is_in_the_sums_of_other_gpus(name: str, depth: int) -> None:
+    """Which are shorter for that."""
+    check_promise(*operands(name, 24, depth, 20), AMPERE)
+
+
 @pytest.mark.parametrize("depth", (100, 300))
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_error_does_not_depend_on_the_layout(name: str, depth: int) -> None:
@@ -369,7 +399,8 @@ def test_a_single_row_keeps_the_promise(name: str, depth: int) -> None:
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "lognormal", "graded slices of K", "cancelling", "sparse"])
 def test_long_sums_keep_the_promise(name: str) -> None:
-    check_promise(*operands(name, 12, 4000, 10))
+    for sums in (HOPPER, AMPERE):
+        check_promise(*operands(name, 12, 4000, 10), sums)
 
 
 @pytest.mark.parametrize("most_of_a, most_of_b, depth", [(2**11, 2**7, 33), (2**11, 4, 1000), (2**6, 2**6, 1000)])
@@ -411,8 +442,9 @@ def test_sums_are_not_too_small_as_a_whole(name: str, most: float, depth: int) -
     """Tensor cores alone would make them so, by 9e-8 and 1.8e-7 of themselves."""
     a, b = operands(name, 48, depth, 48)
     exact = a.double().numpy() @ b.double().numpy()
-    values = product(a, b).values.astype(np.float64)
-    assert abs(((values - exact) * exact).sum() / np.square(exact).sum()) < most
+    for sums in (HOPPER, AMPERE):
+        values = product(a, b, sums).values.astype(np.float64)
+        assert abs(((values - exact) * exact).sum() / np.square(exact).sum()) < most
 
 
 def matrix_of(values: list[list[float]]) -> torch.Tensor:
