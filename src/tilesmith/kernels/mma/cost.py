@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Cost
 from tilesmith.core.problem import Problem
+from tilesmith.core.roofline import tensor_rate
 from tilesmith.kernels.mma.operands import lines_of
 from tilesmith.kernels.mma.tiles import MMA, Cut, Tile
 from tilesmith.kernels.operand import round_up
@@ -14,6 +16,7 @@ from tilesmith.kernels.operand import round_up
 _MIN_PART_TILES: Final = 2  # along K: the first ones of a part wait for memory
 _MAX_SPLIT_K: Final = 64
 _SYSTEM_SHARED_BYTES: Final = 1024  # of a block's
+_REACHED: Final = 0.87  # of the tensor cores' peak, by the best products that are published of an A100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,26 @@ class Rates:
     memory_bytes_per_clock: float  # of the whole device
     reduce_clocks: float  # of the launch that adds the parts of K, apart from what it reads
     reduce_bytes_per_clock: float  # that are written and read: the sums of the parts
+
+
+def tensor_rate_of(device: Device) -> float:
+    """Multiply-adds of float16 with sums of float32 that the tensor cores of an SM finish in a clock; 0 if it is not
+    known."""
+    rate = tensor_rate(device.capability, "fp16") or 0.0
+    return rate / 2 if "GeForce" in device.name else rate
+
+
+def rates_of(device: Device, table: str, halves: int, fastest: str = "") -> Rates:
+    """The nearest GPU's that were fitted; but the tiles of table `fastest` multiply no faster than the device's own
+    tensor cores do, and others are slower in proportion. `halves`: how many products of 16-bit floats take as long as
+    one of these."""
+    fitted = rates.section(device, table, Rates)
+    rate, most = (
+        tensor_rate_of(device) * _REACHED,
+        rates.section(device, fastest or table, Rates).multiply_adds_per_clock,
+    )
+    share = min(1.0, rate / halves / most) if rate else 1.0
+    return replace(fitted, multiply_adds_per_clock=fitted.multiply_adds_per_clock * share)
 
 
 class Costs:

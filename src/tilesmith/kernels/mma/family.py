@@ -13,7 +13,6 @@ from typing import Final
 
 import torch
 
-from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.params import MAX_BATCH_DIMS, Buffer
 from tilesmith.core.plan import Cost, Details, Kernel, KernelLaunch, Plan, Rejection, Tiling
@@ -22,7 +21,7 @@ from tilesmith.kernels import output, realign, split_k_reduce
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.hopper.cost import realign_clocks
 from tilesmith.kernels.mma import launch
-from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles
+from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles, rates_of
 from tilesmith.kernels.mma.launch import Arithmetic
 from tilesmith.kernels.mma.operands import Lines, Pair, Placed, lines_of, walked
 from tilesmith.kernels.mma.tiles import (
@@ -53,6 +52,7 @@ class Mma:
     sums: torch.dtype
     tiles: tuple[Tile, ...]
     rates: str  # the table
+    halves: int  # products of 16-bit floats that take as long as one of these
     large_tiles: tuple[Tile, ...] = ()  # and those for GPUs without wgmma
     large_rates: str = ""
 
@@ -103,7 +103,10 @@ class Mma:
 
     def min_cycles(self, problem: Problem, device: Device) -> float:
         tables = (self.rates, self.large_rates) if self._large_tiles_on(device) else (self.rates,)
-        return min(min_cycles(problem, device, rates.section(device, table, Rates)) for table in tables)
+        return min(min_cycles(problem, device, self._rates(table, device)) for table in tables)
+
+    def _rates(self, table: str, device: Device) -> Rates:
+        return rates_of(device, table, self.halves, self.large_rates)
 
     def _large_tiles_on(self, device: Device) -> tuple[Tile, ...]:
         return self.large_tiles if device.capability != (9, 0) else ()
@@ -124,10 +127,9 @@ class Mma:
     def _costs_of(self, p: Problem, device: Device, *, are_large: bool) -> Costs:
         """Those of the large tiles or of the others, for a product that is stored by rows."""
         if not are_large:
-            return Costs(p, device, rates.section(device, self.rates, Rates))
+            return Costs(p, device, self._rates(self.rates, device))
         realigning = realign_clocks(sum(_bytes(each, p) for each in _not_aligned(p)), device)
-        table = rates.section(device, self.large_rates, Rates)
-        return Costs(p, device, table, beside=Cost(product=0.0, preparation=realigning))
+        return Costs(p, device, self._rates(self.large_rates, device), beside=Cost(product=0.0, preparation=realigning))
 
     def _candidate(self, problem: Problem, device: Device, cut: Cut, cycles: float) -> Candidate:
         return Candidate(f"{self.name} {cut}", cycles, partial(self.plan, problem, device, cut))
@@ -245,14 +247,15 @@ def fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
     return math.ceil(m / tile.m) <= _MAX_TILES_M and math.ceil(n / tile.n) * batches <= _INT_MAX
 
 
-FP64: Final = Mma("fp64_mma", (torch.float32,), torch.float64, TILES_OF_DOUBLES, "mma.fp64")
-TF32: Final = Mma("tf32_mma", (torch.float32,), torch.float32, TILES_OF_TF32, "mma.tf32")
+FP64: Final = Mma("fp64_mma", (torch.float32,), torch.float64, TILES_OF_DOUBLES, "mma.fp64", halves=16)
+TF32: Final = Mma("tf32_mma", (torch.float32,), torch.float32, TILES_OF_TF32, "mma.tf32", halves=2)
 HALF: Final = Mma(
     "half_mma",
     (torch.float16, torch.bfloat16),
     torch.float32,
     TILES_OF_HALVES,
     "mma.half",
+    halves=1,
     large_tiles=LARGE_TILES_OF_HALVES,
     large_rates="mma.large_half",
 )

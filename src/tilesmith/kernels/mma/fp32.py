@@ -5,19 +5,16 @@ out of the range of scaled float16 terms, and return at once if there are none: 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Final
 
 import torch
 
-from tilesmith.core import rates
 from tilesmith.core.device import Device
 from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K
 from tilesmith.core.plan import Cost, Kernel, KernelLaunch, Plan, Rejection
 from tilesmith.core.problem import Problem
-from tilesmith.core.roofline import tensor_rate
 from tilesmith.kernels import output, split_k_reduce
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.fp32_split import terms
@@ -26,7 +23,7 @@ from tilesmith.kernels.fp32_split.launch import full_range_split, split_launch
 from tilesmith.kernels.fp32_split.terms import SCHEMES
 from tilesmith.kernels.hopper.cost import idle_launches_clocks, split_clocks
 from tilesmith.kernels.mma import fp32_launch
-from tilesmith.kernels.mma.cost import Costs, Rates
+from tilesmith.kernels.mma.cost import Costs, Rates, rates_of, tensor_rate_of
 from tilesmith.kernels.mma.cost import min_cycles as min_cycles_of
 from tilesmith.kernels.mma.family import LEAST_CAPABILITY, fits_a_grid, is_countable, planned, sources_of
 from tilesmith.kernels.mma.operands import walked
@@ -48,13 +45,7 @@ _INT_MAX: Final = 2**31 - 1
 def runs_on(device: Device) -> bool:
     """Whether the GPU can, and three products of 16 bits are faster than one on its CUDA cores."""
     is_able = device.capability >= LEAST_CAPABILITY and device.capability != (9, 0)
-    return is_able and _tensor_rate(device) >= _LEAST_RATE * device.multiply_adds_per_clock
-
-
-def _tensor_rate(device: Device) -> float:
-    """Multiply-adds of float16 with sums of float32 that an SM finishes in a clock."""
-    rate = tensor_rate(device.capability, "fp16") or 0.0
-    return rate / 2 if "GeForce" in device.name else rate
+    return is_able and tensor_rate_of(device) >= _LEAST_RATE * device.multiply_adds_per_clock
 
 
 def serves(problem: Problem, device: Device) -> bool:
@@ -125,10 +116,7 @@ def _costs_of(problem: Problem, device: Device) -> Costs:
 
 
 def _rates(device: Device) -> Rates:
-    """The nearest GPU's that were fitted; but no more than three products on these tensor cores."""
-    fitted = rates.section(device, _RATES, Rates)
-    most = _tensor_rate(device) / _PRODUCTS
-    return fitted if most >= fitted.multiply_adds_per_clock else replace(fitted, multiply_adds_per_clock=most)
+    return rates_of(device, _RATES, _PRODUCTS)
 
 
 def _candidate(problem: Problem, device: Device, cut: Cut, cycles: float) -> Candidate:
