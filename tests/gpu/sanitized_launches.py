@@ -166,7 +166,8 @@ def half_mma_launches() -> Iterator[Launch]:
 
 
 def large_mma_launches() -> Iterator[Launch]:
-    """Large tiles of 16 bits, and float32 in terms, for ordinary values and for all others; in parts of K; a batch."""
+    """Large tiles of 16 bits, and float32 in terms, or as TF32 in one, for ordinary values and for all others; in parts
+    of K; a batch."""
     gpu = device.installed(0)
     for (m, k, n), x, y in itertools.product([(264, 200, 296), (137, 195, 263)], (False, True), (False, True)):
         a, b = operands("normal", m, k, n, "cuda")
@@ -178,6 +179,8 @@ def large_mma_launches() -> Iterator[Launch]:
                 yield HALF.plan(Problem.of(*halves), gpu, Cut(tile, split_k)), *halves
             for tile, own in itertools.product(TILES_OF_TERMS, (a, special)):
                 yield fp32_mma.plan(Problem.of(own, b), gpu, Cut(tile, split_k)), own, b
+            for tile, own in itertools.product(LARGE_TILES_OF_HALVES, (a, special)):
+                yield fp32_mma.plan(Problem.of(own, b, accuracy="tf32"), gpu, Cut(tile, split_k)), own, b
     a, b = (random_tensor(shape, torch.float32, "cuda") for shape in ((3, 1, 70, 130), (2, 130, 76)))
     yield fp32_mma.plan(Problem.of(a, b), gpu, Cut(TILES_OF_TERMS[0])), a, b
     yield HALF.plan(Problem.of(a.half(), b.half()), gpu, Cut(LARGE_TILES_OF_HALVES[0])), a.half(), b.half()

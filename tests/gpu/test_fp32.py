@@ -233,6 +233,20 @@ def test_tf32_has_no_more_error_than_torchs(name: str) -> None:
     assert families >= {"hopper", "hopper_tf32", "tf32_mma", "fp64_mma"}
 
 
+@pytest.mark.parametrize("k", [65, 200, 515, 1000, 4096])
+def test_one_term_that_warps_multiply_is_tf32(k: int) -> None:
+    """By each plan of a GPU without wgmma; and what is not ordinary has three products."""
+    for (m, n), scale in itertools.product(((300, 200), (17, 700)), (1.0, 1e30)):
+        a, b = operands("normal", m, k, n, "cuda", seed=k)
+        a = a * scale
+        for x, y in ((a, b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
+            for candidate in fp32_mma.candidates(Problem.of(x, y, accuracy="tf32"), A100):
+                product, first = compiled(candidate.plan(), 0), torch.full((m, n), float("nan"), device="cuda")
+                norm = errors(product(x, y, first), a, b, torch.ones_like(first, dtype=torch.bool))[1]
+                assert norm <= (3.2e-4 if scale == 1.0 else 2e-5)
+                assert torch.equal(product(x, y), first)
+
+
 def in_blocks(x: torch.Tensor) -> torch.Tensor:
     """A quarter of the blocks of a matrix, the rest zero."""
     rows, columns = (math.ceil(size / 100) for size in x.shape)

@@ -15,7 +15,7 @@ from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
 from tilesmith.kernels.mma import fp32, fp32_launch
-from tilesmith.kernels.mma.tiles import TILES_OF_TERMS, Cut, Tile
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut, Tile
 from tilesmith.planner import choose
 from tilesmith.runtime import compiler, source
 
@@ -49,6 +49,32 @@ def test_tiles_and_layouts(tile: Tile, turned: tuple[bool, bool]) -> None:
             found = run(fp32.plan(Problem.of(a, b), H200, Cut(tile, split_k)), a, b, bank_conflicts=conflicts)
             assert norm(found, a, b) <= 3e-7
             assert conflicts["mma_fp32"] == 0
+
+
+@pytest.mark.parametrize("turned", TURNED, ids=str)
+@pytest.mark.parametrize("tile", LARGE_TILES_OF_HALVES, ids=str)
+def test_one_term_is_tf32(tile: Tile, turned: tuple[bool, bool]) -> None:
+    """Results take turns in shared memory, which has no room for all: of lines that are aligned, and of others."""
+    for (m, k, n), scale in (((140, 65, 75), 1.0), ((70, 200, 280), 1.0), ((70, 600, 76), 1.0), ((70, 200, 75), 1e30)):
+        a, b = drawn(m, k, turned[0]) * scale, drawn(k, n, turned[1])
+        problem = Problem.of(a, b, accuracy="tf32")
+        for split_k in (1, 2) if k > 128 else (1,):
+            plan, conflicts = fp32.plan(problem, A100, Cut(tile, split_k)), dict[str, int]()
+            assert norm(run(plan, a, b, bank_conflicts=conflicts), a, b) <= (4e-4 if scale == 1.0 else 2e-5)
+            assert conflicts["mma_fp32"] == 0
+
+
+def test_one_term_has_epilogues_and_batches() -> None:
+    a, b = torch.randn(3, 40, 130), torch.randn(130, 36)
+    epilogue = Epilogue(bias=torch.randn(36), activation="relu", residual=torch.randn(3, 40, 36))
+    assert epilogue.bias is not None and epilogue.residual is not None
+    problem = Problem.of(a, b, epilogue=epilogue, accuracy="tf32")
+    found = run(fp32.plan(problem, A100, Cut(LARGE_TILES_OF_HALVES[1])), a, b, epilogue=epilogue)
+    wanted = torch.relu(a.double() @ b.double() + epilogue.bias.double()) + epilogue.residual.double()
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=3e-2)
+    a[1, 3, 5], a[2, 7, 129], b[0, 2] = float("inf"), float("nan"), float("-inf")
+    found = run(fp32.plan(Problem.of(a, b, accuracy="tf32"), A100, Cut(LARGE_TILES_OF_HALVES[1])), a, b)
+    torch.testing.assert_close(found, a @ b, rtol=1e-3, atol=3e-2, equal_nan=True)
 
 
 @pytest.mark.parametrize("k", [65, 96, 97, 128, 129, 192, 500, 513, 1000])
@@ -95,6 +121,9 @@ def test_other_gpus_multiply_so_where_three_products_pay() -> None:
             assert choose(small, device).family == "simt"
         else:
             assert fp32.rejects(large, device) is not None
+        as_tf32 = choose(large._replace(accuracy="tf32"), device)
+        has_terms = (8, 0) <= device.capability != (9, 0)
+        assert (as_tf32.family == "fp32_mma") == has_terms
     for few in (Problem.of(meta(4096, 64), meta(64, 4096)), Problem.of(meta(16, 4096), meta(4096, 4096))):
         assert "too few bits" in str(fp32.rejects(few, A100))
     with tilesmith.emulate("a100"):
@@ -119,8 +148,10 @@ def test_few_outputs_have_long_sums_in_parts(m: int, k: int, n: int, longest: in
 def test_the_kernels_do_not_spill(turned: tuple[bool, bool], gpu: str) -> None:
     """A word may, around the loop, where sums are so short that they take all registers."""
     a, b = (meta(1000, 1000).T if each else meta(1000, 1000) for each in turned)
-    for tile in TILES_OF_TERMS:
-        plan = fp32.plan(Problem.of(a, b), KNOWN_GPUS[gpu], Cut(tile))
+    as_float32, as_tf32 = Problem.of(a, b), Problem.of(a, b, accuracy="tf32")
+    cases = [(as_float32, tile) for tile in TILES_OF_TERMS] + [(as_tf32, tile) for tile in LARGE_TILES_OF_HALVES]
+    for problem, tile in cases:
+        plan = fp32.plan(problem, KNOWN_GPUS[gpu], Cut(tile))
         for launch in plan.launches:
             used = compiler.resources(source.render(launch.kernel), KNOWN_GPUS[gpu].arch)
             assert max(used.spill_store_bytes, used.spill_load_bytes) <= (0 if gpu == "h200" else 4), (

@@ -316,7 +316,7 @@ def test_floats_go_to_tensor_cores_where_there_are_kernels_and_all_else_to_simt(
         assert plan.family == "hopper"
     elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype in SIXTEEN_BIT_FLOATS:
         assert plan.family == "half_mma"
-    elif dtype == torch.float32 and fp32_mma.runs_on(KNOWN_GPUS[gpu]):
+    elif dtype == torch.float32 and fp32_mma.runs_on(KNOWN_GPUS[gpu], "fp32"):
         assert plan.family == "fp32_mma"
     else:
         assert plan.family == plan.product.kernel.entry == "simt"

@@ -62,7 +62,7 @@ AMPERE = Sums(
 def short_sums(
     a_terms: list[Array], b_terms: list[Array], depth: int, with_least_product: bool, sums: Sums = HOPPER
 ) -> Array:
-    """For every `depth` of K the sum of all products of terms that count, as TermProducts orders them."""
+    """For every `depth` of K the sum of all products of terms that count, in the order of several_terms.cuh."""
     terms, dtype = len(a_terms), "float16" if a_terms[0].dtype == np.float16 else "bfloat16"
     pairs = [(terms - 1 - p, p) for p in range(terms)]
     if terms == 2 and with_least_product:

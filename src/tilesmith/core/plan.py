@@ -48,9 +48,10 @@ class Kernel:
         threads: int,
         shared_bytes: int = 0,
         wgmma: Wgmma | None = None,
+        parts: tuple[str, ...] = (),
     ) -> "Kernel":
         """The kernel that takes parameters like these."""
-        return cls(entry, source, constants, *parameters.declared(), threads, shared_bytes, wgmma)
+        return cls(entry, source, constants, *parameters.declared(), threads, shared_bytes, wgmma, parts)
 
     @property
     def tile(self) -> str:

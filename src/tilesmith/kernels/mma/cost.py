@@ -77,6 +77,7 @@ class Costs:
         "_memory",
         "_n",
         "_rates",
+        "_read_bytes",
         "_step",
     )
 
@@ -87,15 +88,18 @@ class Costs:
         rates: Rates,
         beside: Cost | None = None,
         longest_part: int | None = None,
+        read_bytes: int | None = None,
     ) -> None:
         """`beside`: what it takes to read aligned copies of the operands, or else they are read as they lie.
-        `longest_part`: of K, but for sums that are so long that there would be too many."""
+        `longest_part`: of K, but for sums that are so long that there would be too many. `read_bytes`: of an element of
+        an operand, if that is not what it has in memory."""
         lines = lines_of(problem) if beside is None else ()
         scalars = sum(not each.is_aligned for each in lines)
         self._beside = beside or Cost(product=0.0)
         self._m, self._n, self._k, self._batches = problem.m, problem.n, problem.k, problem.batches
         self._least_parts = 1 if longest_part is None else min(_MAX_SPLIT_K, -(-problem.k // longest_part))
         self._itemsize = problem.a.dtype.itemsize
+        self._read_bytes = read_bytes or self._itemsize
         self._device, self._rates = device, rates
         self._load_share = 1 - (1 - rates.scalar_load_share) * scalars / 2
         self._step = rates.scalar_step_clocks if scalars else rates.step_clocks
@@ -134,7 +138,7 @@ class Costs:
         if blocks < sm_count:
             few = r.few_blocks_load_bytes_per_clock
             load_rate = few + (load_rate - few) * blocks / sm_count
-        load = (m + n) * self._itemsize / (load_rate * self._load_share)
+        load = (m + n) * self._read_bytes / (load_rate * self._load_share)
         multiply = m * n / r.multiply_adds_per_clock
         convert = (m * tile.warps_n + n * tile.warps_m) / r.converted_values_per_clock
         share = 1.0 if on_an_sm > 1 or tile.blocks_per_sm == 1 else r.one_block_share
@@ -153,7 +157,7 @@ class Costs:
 
     def _blocks_at_once(self, tile: Tile) -> int:
         """Of an SM."""
-        shared_bytes = tile.shared_bytes(self._itemsize) + _SYSTEM_SHARED_BYTES
+        shared_bytes = tile.shared_bytes(self._read_bytes) + _SYSTEM_SHARED_BYTES
         return min(tile.blocks_per_sm, max(1, self._device.shared_bytes_per_sm // shared_bytes))
 
 

@@ -89,17 +89,25 @@ __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& til
   }
   // A lane would store its results one by one. In shared memory they change places: neighbours store neighbours.
   Results& exchanged = reinterpret_cast<Results&>(*shared);
-  __syncthreads();
 #pragma unroll
-  for (int i = 0; i < share; i += neighbours)
-    *reinterpret_cast<Group*>(&exchanged[row_of(i)][column_of(i)]) = results[i / neighbours];
-  __syncthreads();
-  if (!stores_from_registers && p.stores_vectors)
-    store_vectors(exchanged, out, rows, columns, p);
-  else if (sizeof(Output) == 2 && p.out_stride_n == 1)
-    store_pairs(exchanged, out, rows, columns, p);
-  else
-    store(exchanged, out, rows, columns, p);
+  for (int turn = 0; turn < turns; ++turn) {
+    const int first_row = turn * turn_rows;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < share; i += neighbours) {
+      const int row = row_of(i) - first_row;
+      if (turns == 1 || (row >= 0 && row < turn_rows))
+        *reinterpret_cast<Group*>(&exchanged[row][column_of(i)]) = results[i / neighbours];
+    }
+    __syncthreads();
+    Output* const lines = out + first_row * p.out_stride_m;
+    if (!stores_from_registers && p.stores_vectors)
+      store_vectors(exchanged, lines, rows - first_row, columns, p);
+    else if (sizeof(Output) == 2 && p.out_stride_n == 1)
+      store_pairs(exchanged, lines, rows - first_row, columns, p);
+    else
+      store(exchanged, lines, rows - first_row, columns, p);
+  }
 }
 
 }  // namespace tilesmith

@@ -16,10 +16,10 @@ from tilesmith.kernels import output
 from tilesmith.kernels.blank import blank
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.fp32_split.scales import RowScales, Scale
-from tilesmith.kernels.fp32_split.terms import SCHEMES, SHORT_K, Scheme, Split
+from tilesmith.kernels.fp32_split.terms import SHORT_K, Scheme, Schemes, Split
 from tilesmith.kernels.mma import launch
 from tilesmith.kernels.mma.operands import Lines, Pair, Placed
-from tilesmith.kernels.mma.tiles import FULL_RANGE_TILE, MMA, TILES_OF_TERMS, Cut, Tile
+from tilesmith.kernels.mma.tiles import FULL_RANGE_TILE, MMA, Cut, Tile
 
 _ALIGNED: Final = tuple(Lines(along_k, ALIGNMENT) for along_k in (True, False))
 
@@ -29,7 +29,7 @@ class Constants(launch.Constants):
     """The constants of mma_fp32.cu."""
 
     terms: int  # of each operand
-    sum_k: int  # of K, whose products the tensor cores sum
+    sum_k: int  # of K, whose products the tensor cores sum; 0 for all
     with_least_product: bool  # of two terms, that of the second ones counts too
     scale: Scale
 
@@ -86,22 +86,24 @@ def product_launch(
 
 def _has_least_product(scheme: Scheme, k: int) -> bool:
     """In short sums, what two terms leave out may be more than what torch rounds off."""
-    return scheme.terms == 2 and k <= SHORT_K
+    return scheme.terms == 2 and not scheme.full_range and k <= SHORT_K
 
 
 def sum_k(scheme: Scheme, device: Device) -> int:
-    """Hopper's tensor cores cut off less of a sum than those of other GPUs."""
+    """One term has lost more than tensor cores cut off. Hopper's cut off less than those of other GPUs."""
+    if scheme.terms == 1:
+        return 0
     if scheme.terms > 2:
         return MMA[2]
     return TILE_K if device.capability == (9, 0) else TILE_K // 2
 
 
-def kernels(device: Device) -> Iterator[Kernel]:
-    """All that products may take."""
-    schemes, either = SCHEMES["fp32"], (False, True)
-    for scheme, tiles in ((schemes.ordinary, TILES_OF_TERMS), (schemes.full_range, (FULL_RANGE_TILE,))):
+def kernels(device: Device, schemes: Schemes, tiles: tuple[Tile, ...]) -> Iterator[Kernel]:
+    """All that products by these schemes may take. `tiles`: for ordinary values."""
+    either = (False, True)
+    for scheme, own_tiles in ((schemes.ordinary, tiles), (schemes.full_range, (FULL_RANGE_TILE,))):
         leasts = {_has_least_product(scheme, k) for k in (SHORT_K, SHORT_K + 1)}
-        for tile, a, b, least, has_epilogue in itertools.product(tiles, _ALIGNED, _ALIGNED, sorted(leasts), either):
+        for tile, a, b, least, has_epilogue in itertools.product(own_tiles, _ALIGNED, _ALIGNED, sorted(leasts), either):
             yield _kernel(tile, a, b, scheme, sum_k(scheme, device), least, has_epilogue)
 
 
@@ -123,6 +125,7 @@ def _kernel(tile: Tile, a: Lines, b: Lines, scheme: Scheme, sum_k: int, least: b
         blank(Parameters, **_blank_arrays()),
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(scheme.dtype.itemsize, scheme.terms),
+        parts=(f"kernels/mma/parts/{'one_term' if scheme.terms == 1 else 'several_terms'}.cuh",),
     )
 
 

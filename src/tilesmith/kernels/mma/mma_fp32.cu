@@ -3,19 +3,20 @@
 // one for ordinary values and one for all others, the range statistics decide which one multiplies: the first one reads
 // them while its first tiles come, and leaves the range check to the second.
 //
-// A stage of the ring has all terms of its tiles. What a few steps along K add up to is promoted to a sum that rounds.
+// A stage of the ring has all terms of its tiles.
 //
-// The translation unit defines the constants in namespace plan before it includes this file.
+// The translation unit defines the constants in namespace plan before it includes this file, and a header of parts/:
+// the class Products, whose `total` is the sum of the products that count when it has `run`, and find_special.
 
 #include "batch.cuh"
+#include "kernels/fp32_split/range_check.cuh"
 #include "kernels/fp32_split/scales.cuh"
 #include "kernels/mma/finish.cuh"
-#include "kernels/mma/term_products.cuh"
 #include "ptx/grid.cuh"
 
 namespace tilesmith {
 
-static_assert(plan::terms == 2 || !plan::with_least_product, "of three terms, no product of the last ones counts");
+static_assert(plan::terms == 2 || !plan::with_least_product, "of others, no product of the last ones counts");
 
 // What the range statistics of all blocks that split say. Half of the threads, or all in turn, read those of an
 // operand.
@@ -86,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   Sums found = {};
   if (special)
     find_special(found, p, a, b, tile, ring, k);
-  TermProducts products(p, a, b, tile, ring, k, found);
+  Products products(p, a, b, tile, ring, k, found);
   if constexpr (!is_full_range) {
     const RangeCheck check = check_range(p);
     if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)

@@ -29,9 +29,12 @@ using plan::Sum;
 using Pair = Vector<Sum, 2>;
 using PartsOfK = Pair[plan::warps_k][tiles_of_warps][sums / 2][32];
 
-// The results of all warps. Rows are apart by an odd number of vectors.
-using Results = Output[plan::tile_m][plan::tile_n + 16 / sizeof(Output)];
-static_assert(plan::threads % plan::tile_n == 0);
+// The results of all warps, or of as many rows as the ring has room for. Rows are apart by an odd number of vectors.
+using ResultRow = Output[plan::tile_n + 16 / sizeof(Output)];
+constexpr int turns = plan::by_matrices ? (plan::tile_m * sizeof(ResultRow) - 1) / plan::shared_bytes + 1 : 1;
+constexpr int turn_rows = plan::tile_m / turns;
+using Results = ResultRow[turn_rows];
+static_assert(plan::threads % plan::tile_n == 0 && plan::tile_m % turns == 0);
 
 // A thread's part of the tile.
 struct Share {
@@ -101,12 +104,12 @@ __device__ __forceinline__ void add_parts(Sum (&total)[share], const Sum (&sum)[
   }
 }
 
-// Stores what is inside of the output, of a tile whose first element is `out`, with `rows` and `columns` before the
+// Stores what is inside of the output, of results whose first element is `out`, with `rows` and `columns` before the
 // output's edges: neighbours by neighbours.
 __device__ __forceinline__ void store(const Results& results, Output* out, int rows, int columns, const Parameters& p) {
   const int column = threadIdx.x % plan::tile_n;
 #pragma unroll 8
-  for (int i = 0; i < plan::tile_m * plan::tile_n / plan::threads; ++i) {
+  for (int i = 0; i < turn_rows * plan::tile_n / plan::threads; ++i) {
     const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / plan::tile_n;
     if (row < rows && column < columns)
       out[row * p.out_stride_m + column * p.out_stride_n] = results[row][column];
@@ -119,7 +122,7 @@ __device__ __forceinline__ void store_vectors(const Results& results, Output* ou
   constexpr int vector = 16 / sizeof(Output), in_line = plan::tile_n / vector;
   const int column = threadIdx.x % in_line * vector;
 #pragma unroll 4
-  for (int i = 0; i < plan::tile_m * in_line / plan::threads; ++i) {
+  for (int i = 0; i < turn_rows * in_line / plan::threads; ++i) {
     const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / in_line;
     if (row < rows && column < columns)
       *reinterpret_cast<Vector<Output, vector>*>(out + row * p.out_stride_m + column) =
@@ -133,7 +136,7 @@ __device__ __forceinline__ void store_pairs(const Results& results, Output* out,
   constexpr int pairs = plan::tile_n / 2;
   const int pair = threadIdx.x % pairs;
 #pragma unroll 4
-  for (int i = 0; i < plan::tile_m * pairs / plan::threads; ++i) {
+  for (int i = 0; i < turn_rows * pairs / plan::threads; ++i) {
     const int row = (i * plan::threads + static_cast<int>(threadIdx.x)) / pairs;
     Output* const line = out + row * p.out_stride_m;
     const int is_odd = reinterpret_cast<unsigned long long>(line) / sizeof(Output) % 2;

@@ -53,6 +53,9 @@ def sum_words_of_tf32(plan: Plan) -> SumWords:
 
 
 def sum_words_of_terms(plan: Plan) -> SumWords:
-    sum_k = fp32_launch.sum_k(SCHEMES["fp32"].ordinary, plan.device)
-    sums = f"The tensor cores sum {sum_k} of K at a time; these sums are added in float32, with rounding."
+    scheme = SCHEMES[plan.problem.accuracy].ordinary
+    sums = "One sum in float32 on the tensor cores, which cut off what does not fit."
+    if scheme.terms > 1:
+        sum_k = fp32_launch.sum_k(scheme, plan.device)
+        sums = f"The tensor cores sum {sum_k} of K at a time; these sums are added in float32, with rounding."
     return SumWords(sums, words.error_of_float32(plan), values_decide=True)

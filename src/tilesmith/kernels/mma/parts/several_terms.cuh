@@ -5,7 +5,6 @@
 // step.
 #pragma once
 
-#include "kernels/fp32_split/range_check.cuh"
 #include "kernels/mma/block_tile.cuh"
 #include "kernels/mma/matrix_fragments.cuh"
 
@@ -18,7 +17,7 @@ struct TermStage {
 static_assert(plan::stages * sizeof(TermStage) == plan::shared_bytes);
 static_assert(plan::by_matrices && plan::warps_k == 1 && plan::tile_k == 2 * plan::mma_k);
 
-class TermProducts {
+class Products {
   static constexpr int terms = plan::terms;
   static constexpr bool promotes_stages = plan::sum_k == plan::tile_k;  // and not two together
   static_assert(terms == 2 ? promotes_stages || plan::sum_k == 2 * plan::tile_k : plan::sum_k == plan::mma_k);
@@ -174,8 +173,8 @@ class TermProducts {
   Sums total;
 
   // Starts the first copies. `k`: a multiple of two stages'. `first`: what the total begins with.
-  __device__ __forceinline__ TermProducts(const Parameters& p, const Element* a, const Element* b,
-                                          const BlockTile& tile, unsigned ring, int k, const Sums& first)
+  __device__ __forceinline__ Products(const Parameters& p, const Element* a, const Element* b, const BlockTile& tile,
+                                      unsigned ring, int k, const Sums& first)
       : a_(a, tile.first_m, p.m, p.a_stride_m, p.a_stride_k),
         b_(b, tile.first_n, p.n, p.b_stride_n, p.b_stride_k),
         a_term_(p.term_depth * p.a_stride_k),
