@@ -35,11 +35,10 @@ def test_four_processes_agree_with_one() -> None:
     assert not any(outcomes.values()), "\n".join(f"{case}:\n{wrong}" for case, wrong in outcomes.items() if wrong)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_example_runs_under_torchrun(processes: int) -> None:
-    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+def test_the_example_runs_under_torchrun() -> None:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = run(*command, ROOT / "examples/tensor_parallel.py", "--device=cpu", "--width=64", "--rows=32")
-    assert f"{processes} processes on cpu" in done.stdout
+    assert "2 processes on cpu" in done.stdout
     errors = dict(re.findall(r"^(output|gradient of \S+) .* (\S+)$", done.stdout, re.MULTILINE))
     assert list(errors) == ["output", "gradient of x", "gradient of up.weight", "gradient of down.weight"]
     assert all(float(error) < 1e-5 for error in errors.values())

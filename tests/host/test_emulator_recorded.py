@@ -25,7 +25,7 @@ def on_h200() -> dict[str, npt.NDArray[np.generic]]:
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda each: each.name)
 def test_the_bits_are_those_of_an_h200(product: Recorded, on_h200: dict[str, npt.NDArray[np.generic]]) -> None:
     plan, a, b = product.on_cpu()
-    for seed in (None, 1, 2):
+    for seed in (None, 1):
         np.testing.assert_array_equal(bits(run(plan, a, b, seed=seed)), on_h200[product.name])
 
 
