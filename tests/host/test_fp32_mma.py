@@ -160,10 +160,14 @@ def test_the_kernels_do_not_spill(turned: tuple[bool, bool], gpu: str) -> None:
 
 
 def test_the_machine_code_of_the_products() -> None:
-    plan = fp32.plan(Problem.of(meta(1000, 1000), meta(1000, 1000).T), H200, Cut(TILES_OF_TERMS[0]))
-    for launch in plan.launches:
+    problem = Problem.of(meta(1000, 1000), meta(1000, 1000).T)
+    plan = fp32.plan(problem, H200, Cut(TILES_OF_TERMS[0]))
+    as_tf32 = fp32.plan(problem._replace(accuracy="tf32"), H200, Cut(LARGE_TILES_OF_HALVES[0]))
+    for launch in (*plan.launches, *as_tf32.launches):
         assert_nothing_spills(launch)
-    ordinary, full_range = instructions_of_each([each.kernel for each in plan.launches if each.multiplies])
+    products = [each.kernel for each in (*plan.launches, *as_tf32.launches) if each.multiplies]
+    ordinary, full_range, one_term, _ = instructions_of_each(products)
     assert total(ordinary, r"HMMA\.16816\.F32$") > 0 and total(full_range, r"HMMA\.16816\.F32\.BF16$") > 0
-    for found in (ordinary, full_range):
+    assert total(one_term, r"HMMA\.16816\.F32$") == 2 * (32 // 16) * (64 // 16) * (64 // 8)  # in two loops
+    for found in (ordinary, full_range, one_term):
         assert total(found, r"LDSM\.16\.M88\.4") > 0 and total(found, r"LDGSTS\..*") > 0
