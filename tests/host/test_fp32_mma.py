@@ -14,8 +14,10 @@ from tilesmith.core.device import KNOWN_GPUS
 from tilesmith.core.epilogue import Epilogue
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
+from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT_OF_RANGE
 from tilesmith.kernels.mma import fp32, fp32_launch
 from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut, Tile
+from tilesmith.kernels.mma.words import launch_words
 from tilesmith.planner import choose
 from tilesmith.runtime import compiler, source
 
@@ -62,6 +64,24 @@ def test_one_term_is_tf32(tile: Tile, turned: tuple[bool, bool]) -> None:
             plan, conflicts = fp32.plan(problem, A100, Cut(tile, split_k)), dict[str, int]()
             assert norm(run(plan, a, b, bank_conflicts=conflicts), a, b) <= (4e-4 if scale == 1.0 else 2e-5)
             assert conflicts["mma_fp32"] == 0
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (3, 33, 200), (200, 5, 2), (1, 700, 1)])
+def test_one_term_is_for_short_and_narrow_products_too(m: int, k: int, n: int) -> None:
+    for scale in (1.0, 1e30):
+        a, b = drawn(m, k) * scale, drawn(k, n)
+        for candidate in fp32.candidates(Problem.of(a, b, accuracy="tf32"), A100):
+            found = run(candidate.plan(), a, b).double()
+            assert ((found - a.double() @ b.double()).abs() <= 2**-10 * (a.double().abs() @ b.double().abs())).all()
+
+
+def test_each_launch_says_which_terms_it_multiplies() -> None:
+    problem = Problem.of(meta(1000, 1000), meta(1000, 1000), accuracy="tf32")
+    plan = fp32.plan(problem, A100, Cut(LARGE_TILES_OF_HALVES[0]))
+    ordinary, full_range = (launch_words(each, plan) for each in plan.launches if each.multiplies)
+    assert "one product of 1 by 1 float16 terms" in ordinary.does
+    assert "three products of 2 by 2 bfloat16 terms" in full_range.does
+    assert (ordinary.stops, full_range.stops) == (STOPS_IF_OUT_OF_RANGE, RETURNS_IF_IN_RANGE)
 
 
 def test_one_term_has_epilogues_and_batches() -> None:

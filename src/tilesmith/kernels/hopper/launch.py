@@ -22,6 +22,7 @@ from tilesmith.core.params import (
 )
 from tilesmith.core.plan import Kernel, KernelLaunch, Wgmma
 from tilesmith.kernels.epilogue import EpilogueParameters
+from tilesmith.kernels.fp32_split.parameters import TermParameters, of_split
 from tilesmith.kernels.fp32_split.scales import RowScales, Scale
 from tilesmith.kernels.fp32_split.terms import Findings, Split
 from tilesmith.kernels.hopper import catalogue
@@ -119,21 +120,14 @@ class GemmParameters(_Common):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fp32Parameters(_Common):
+class _WithRows(_Common):
+    m: Int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fp32Parameters(TermParameters, _WithRows):
     """The parameters of gemm_fp32.cu and gemm_fp32_rs.cu."""
 
-    m: Int32
-    depth: Int32
-    term_depth: Int32  # of the terms, which lie one behind the other along K
-    a_scales: RowScales
-    b_scales: RowScales
-    a_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
-    b_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
-    range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
-    a_range_stats_count: Int32
-    b_range_stats_count: Int32
-    a_k_chunks: Int32  # that K was cut into where it was split into terms
-    b_k_chunks: Int32
     # What the product finds out of rows for every split, if it splits A: a_range_stats then are its own.
     split_exponents: Annotated[Pointer, to("int")]
     split_pitch: Int32
@@ -145,23 +139,15 @@ class Fp32Parameters(_Common):
 def _fp32(
     layout: Layout, traits: Traits, device: Device, c: Configuration, split: tuple[Split, Split]
 ) -> Fp32Parameters:
-    p, (a, b) = layout.problem, (each.findings for each in split)
+    scales = split[0].findings.scales
     return Fp32Parameters(
         **_of_tiles(layout, traits, device, c),
         **_of_batch(layout),
-        m=p.m,
-        depth=p.k,
-        term_depth=layout.b.term_depth,
+        m=layout.problem.m,
+        **of_split(split, layout.range_check),
         **_of_scheme(layout, traits, split),
-        a_range_stats=Address(a.buffer, a.range_stats),
-        b_range_stats=Address(b.buffer, b.range_stats),
-        range_check=Address("workspace", layout.range_check),
-        a_range_stats_count=a.blocks,
-        b_range_stats_count=b.blocks,
-        a_k_chunks=a.row_block.k_chunks,
-        b_k_chunks=b.row_block.k_chunks,
-        split_exponents=Address("workspace", a.scales.k_chunk_exponents) if traits.rs else None,
-        split_pitch=a.scales.k_chunk_pitch,
+        split_exponents=Address("workspace", scales.k_chunk_exponents) if traits.rs else None,
+        split_pitch=scales.k_chunk_pitch,
     )
 
 

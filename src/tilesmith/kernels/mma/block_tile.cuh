@@ -1,6 +1,7 @@
-// Which tile of which product a block computes.
+// Which tile of which product a block computes, and of which part of K.
 #pragma once
 
+#include "batch.cuh"
 #include "ptx/warp.cuh"
 
 namespace tilesmith {
@@ -29,6 +30,30 @@ struct BlockTile {
       column -= matrix * p.tiles_n;
     }
     return {matrix, row * plan::tile_m, column * plan::tile_n};
+  }
+};
+
+// The matrices that a block multiplies, from its part of K on.
+struct PartOfOperands {
+  const int first_k, k;
+  const plan::Element* a;
+  const plan::Element* b;
+
+  __device__ __forceinline__ explicit PartOfOperands(const Parameters& p)
+      : first_k(blockIdx.z * p.part_k),
+        k(min(p.k - first_k, p.part_k)),
+        a(p.a + first_k * p.a_stride_k),
+        b(p.b + first_k * p.b_stride_k) {}
+
+  __device__ __forceinline__ void move_to(int matrix, const Parameters& p) {
+    if (matrix > 0) {
+      const BatchIndex index = BatchIndex::of(matrix, p.batch);
+#pragma unroll
+      for (int d = 0; d < max_batch_dims; ++d) {
+        a += index.at[d] * p.a_batch_strides[d];
+        b += index.at[d] * p.b_batch_strides[d];
+      }
+    }
   }
 };
 

@@ -52,11 +52,9 @@ def rates_of(device: Device, table: str, halves: int, fastest: str = "") -> Rate
     tensor cores do, and others are slower in proportion. `halves`: how many products of 16-bit floats take as long as
     one of these."""
     fitted = rates.section(device, table, Rates)
-    rate, most = (
-        tensor_rate_of(device) * _REACHED,
-        rates.section(device, fastest or table, Rates).multiply_adds_per_clock,
-    )
-    share = min(1.0, rate / halves / most) if rate else 1.0
+    most = rates.section(device, fastest or table, Rates).multiply_adds_per_clock
+    own = tensor_rate_of(device) * _REACHED / halves
+    share = min(1.0, own / most) if own else 1.0
     return replace(fitted, multiply_adds_per_clock=fitted.multiply_adds_per_clock * share)
 
 

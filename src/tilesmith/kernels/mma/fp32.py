@@ -35,7 +35,7 @@ from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, round_up
 
 NAME: Final = "fp32_mma"
 _LEAST_RATE: Final = 3.3  # of the tensor cores, for one of the CUDA cores: three products take the place of one
-_MIN_K: Final = 65  # in shorter sums terms have too few bits: torch rounds seldom
+_MIN_K: Final = 65  # in shorter sums of float32 terms have too few bits: torch rounds seldom
 _MIN_ROWS: Final = 17  # and it sums fewer in several chains
 # Of K, that is summed in one chain: torch has several where an output is small. By the most elements that it has.
 _LONGEST_PARTS: Final = ((2**17, 1024), (2**20, 4096))
@@ -92,7 +92,10 @@ def rejects(problem: Problem, device: Device) -> str | None:
         return reason
     if problem.a.packed or problem.b.packed:
         return "has no use for packed operands"
-    if problem.is_empty or problem.k < _MIN_K or min(problem.m, problem.n) < _MIN_ROWS:
+    if problem.k == 0 or problem.is_empty:
+        return "there is nothing to multiply"
+    is_short = problem.k < _MIN_K or min(problem.m, problem.n) < _MIN_ROWS
+    if is_short and problem.accuracy == "fp32":
         return "its terms have too few bits for sums that are so short, or so few"
     if len(problem.batch) > MAX_BATCH_DIMS:
         return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"

@@ -4,17 +4,18 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import torch
 
 from tilesmith.core.device import Device
-from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K, Address, Int32, Pointer, to
+from tilesmith.core.params import MAX_BATCH_DIMS, TILE_K
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import ALIGNMENT, Problem
 from tilesmith.kernels import output
 from tilesmith.kernels.blank import blank
 from tilesmith.kernels.element import CUDA_TYPES
+from tilesmith.kernels.fp32_split.parameters import TermParameters, of_split
 from tilesmith.kernels.fp32_split.scales import RowScales, Scale
 from tilesmith.kernels.fp32_split.terms import SHORT_K, Scheme, Schemes, Split
 from tilesmith.kernels.mma import launch
@@ -35,20 +36,8 @@ class Constants(launch.Constants):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(launch.Parameters):
+class Parameters(TermParameters, launch.Parameters):
     """The parameters of mma_fp32.cu."""
-
-    depth: Int32
-    term_depth: Int32  # of the terms, which lie one behind the other along K
-    a_scales: RowScales
-    b_scales: RowScales
-    a_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
-    b_range_stats: Annotated[Pointer, to("tilesmith::RangeStats", "kernels/fp32_split/range_check.cuh")]
-    range_check: Annotated[Pointer, to("tilesmith::RangeCheck", "kernels/fp32_split/range_check.cuh")]
-    a_range_stats_count: Int32
-    b_range_stats_count: Int32
-    a_k_chunks: Int32  # that K was cut into where it was split into terms
-    b_k_chunks: Int32
 
 
 def product_launch(
@@ -63,20 +52,11 @@ def product_launch(
     """The launch that multiplies terms, if the range check is in their favour. `p`: stored by rows."""
     operands: Pair = Placed.copied(split[0].terms), Placed.copied(split[1].terms)
     scale = Scale.EXPONENTS if scheme.full_range else Scale.FACTORS
-    term_depth, (a, b) = split[0].terms.term_depth, (each.findings for each in split)
     parameters = Parameters(
-        **launch.parameters_of(p, cut, operands, term_depth, partials),
-        depth=p.k,
-        term_depth=term_depth,
+        **launch.parameters_of(p, cut, operands, split[0].terms.term_depth, partials),
+        **of_split(split, range_check),
         a_scales=RowScales.of(split[0], scale),
         b_scales=RowScales.of(split[1], scale),
-        a_range_stats=Address(a.buffer, a.range_stats),
-        b_range_stats=Address(b.buffer, b.range_stats),
-        range_check=Address("workspace", range_check),
-        a_range_stats_count=a.blocks,
-        b_range_stats_count=b.blocks,
-        a_k_chunks=a.row_block.k_chunks,
-        b_k_chunks=b.row_block.k_chunks,
     )
     has_epilogue = partials is None and p.epilogue is not None
     lines = operands[0].lines, operands[1].lines

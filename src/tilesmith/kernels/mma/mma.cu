@@ -11,7 +11,6 @@
 //
 // The translation unit defines the constants in namespace plan before it includes this file.
 
-#include "batch.cuh"
 #include "kernels/mma/finish.cuh"
 #include "kernels/mma/ring.cuh"
 #include "ptx/grid.cuh"
@@ -24,20 +23,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   ptx::grid_launch_dependents();
 
-  const int first_k = blockIdx.z * p.part_k, k = min(p.k - first_k, p.part_k);
-  const Element* a = p.a + first_k * p.a_stride_k;
-  const Element* b = p.b + first_k * p.b_stride_k;
+  PartOfOperands operands(p);
   const BlockTile tile = BlockTile::own(p);
-  if (tile.matrix > 0) {
-    const BatchIndex index = BatchIndex::of(tile.matrix, p.batch);
-#pragma unroll
-    for (int d = 0; d < max_batch_dims; ++d) {
-      a += index.at[d] * p.a_batch_strides[d];
-      b += index.at[d] * p.b_batch_strides[d];
-    }
-  }
-  TileOfA a_tile(a, tile.first_m, p.m, p.a_stride_m, p.a_stride_k);
-  TileOfB b_tile(b, tile.first_n, p.n, p.b_stride_n, p.b_stride_k);
+  operands.move_to(tile.matrix, p);
+  TileOfA a_tile(operands.a, tile.first_m, p.m, p.a_stride_m, p.a_stride_k);
+  TileOfB b_tile(operands.b, tile.first_n, p.n, p.b_stride_n, p.b_stride_k);
   const auto after = [&](RingStage* stage) {
     return stage == &shared.ring[plan::stages - 1] ? &shared.ring[0] : stage + 1;
   };
@@ -58,11 +48,11 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   };
 
   ptx::grid_dependency_wait();
-  start(&shared.ring[0], k);
+  start(&shared.ring[0], operands.k);
   if constexpr (is_held)
     put(&shared.ring[0]);
 #pragma unroll 1
-  for (int i = 1; i < steps_ahead; ++i) start(&shared.ring[i], k - i * plan::tile_k);
+  for (int i = 1; i < steps_ahead; ++i) start(&shared.ring[i], operands.k - i * plan::tile_k);
 
   const Share reader(threadIdx.x);
   const int warp_k = reader.warp_k;
@@ -73,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   Sum sum[mmas_m][mmas_n][4] = {};
   RingStage* stage = &shared.ring[0];
 #pragma unroll 1
-  for (int k_left = k; k_left > 0; k_left -= plan::tile_k) {
+  for (int k_left = operands.k; k_left > 0; k_left -= plan::tile_k) {
     ptx::copy_wait<steps_ahead - 1>();
     __syncthreads();  // the copies of all threads are there, and all have read what is free now
     if constexpr (!is_held)

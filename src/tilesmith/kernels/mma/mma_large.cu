@@ -8,7 +8,6 @@
 //
 // The translation unit defines the constants in namespace plan before it includes this file.
 
-#include "batch.cuh"
 #include "kernels/mma/finish.cuh"
 #include "kernels/mma/step_products.cuh"
 #include "ptx/grid.cuh"
@@ -20,23 +19,14 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   ptx::grid_launch_dependents();
 
-  const int first_k = blockIdx.z * p.part_k, k = min(p.k - first_k, p.part_k);
-  const Element* a = p.a + first_k * p.a_stride_k;
-  const Element* b = p.b + first_k * p.b_stride_k;
+  PartOfOperands operands(p);
   const BlockTile tile = BlockTile::own(p);
-  if (tile.matrix > 0) {
-    const BatchIndex index = BatchIndex::of(tile.matrix, p.batch);
-#pragma unroll
-    for (int d = 0; d < max_batch_dims; ++d) {
-      a += index.at[d] * p.a_batch_strides[d];
-      b += index.at[d] * p.b_batch_strides[d];
-    }
-  }
-  const TileOfA a_tile(a, tile.first_m, p.m, p.a_stride_m, p.a_stride_k);
-  const TileOfB b_tile(b, tile.first_n, p.n, p.b_stride_n, p.b_stride_k);
+  operands.move_to(tile.matrix, p);
+  const TileOfA a_tile(operands.a, tile.first_m, p.m, p.a_stride_m, p.a_stride_k);
+  const TileOfB b_tile(operands.b, tile.first_n, p.n, p.b_stride_n, p.b_stride_k);
 
   ptx::grid_dependency_wait();
-  StepProducts products(a_tile, b_tile, ptx::shared_address(shared_bytes), k);
+  StepProducts products(a_tile, b_tile, ptx::shared_address(shared_bytes), operands.k);
   products.run(p.copies_are_whole);
 
   finish(p, tile, shared_bytes, products.total);

@@ -5,6 +5,7 @@ from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.kernels import words
 from tilesmith.kernels.family import LaunchWords, SumWords
 from tilesmith.kernels.fp32_split.launch import Constants as SplitConstants
+from tilesmith.kernels.fp32_split.scales import Scale
 from tilesmith.kernels.fp32_split.terms import SCHEMES, term_products
 from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT_OF_RANGE, dtype_of, scheme_of
 from tilesmith.kernels.fp32_split.words import describe as split_words
@@ -25,7 +26,7 @@ def launch_words(launch_: KernelLaunch, plan: Plan) -> LaunchWords:
 
 
 def _words_of_terms(c: fp32_launch.Constants, plan: Plan) -> LaunchWords:
-    is_full_range = c.terms > 2
+    is_full_range = c.scale is Scale.EXPONENTS
     products = term_products(c.terms, c.terms) + c.with_least_product
     dtype = dtype_of(scheme_of(plan, full_range=is_full_range))
     terms = f"{count(products, 'product')} of {c.terms} by {c.terms} {dtype} terms"

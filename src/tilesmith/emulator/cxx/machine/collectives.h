@@ -99,23 +99,29 @@ inline void count_bank_conflicts(const Warp& warp, int matrices) {
   }
 }
 
-inline void store_all_matrices(Warp& warp) {
-  const int matrices = warp.first->own.argument;
-  const bool transposed = warp.first->own.value != 0;
-  count_bank_conflicts(warp, matrices);
-  Block& block = *warp.first->block;
+// Each row is read or written by the lane that gives its address.
+template <typename Check>
+void check_rows(const Warp& warp, int matrices, Access access, Check check_shared) {
   Fiber* last = machine.current;
   for (int matrix = 0; matrix < matrices; ++matrix)
     for (int row = 0; row < 8; ++row) {
       Fiber& giver = warp.first[matrix_row_lane(matrix, row)];
-      machine.current = &giver;  // it is the writer
+      machine.current = &giver;
       const unsigned address = giver.own.address;
-      check_window(giver.own.site, Access::write, address, 16);
+      check_window(giver.own.site, access, address, 16);
       if (address % 16)
-        misaligned(giver.own.site, Access::write, window_begin + address, 16);
-      check_shared_write(block, giver.own.site, address, 16);
+        misaligned(giver.own.site, access, window_begin + address, 16);
+      check_shared(*giver.block, giver.own.site, address, 16);
     }
   machine.current = last;
+}
+
+inline void store_all_matrices(Warp& warp) {
+  const int matrices = warp.first->own.argument;
+  const bool transposed = warp.first->own.value != 0;
+  count_bank_conflicts(warp, matrices);
+  check_rows(warp, matrices, Access::write, check_shared_write);
+  const Block& block = *warp.first->block;
   for (int matrix = 0; matrix < matrices; ++matrix)
     for (int lane = 0; lane < lanes; ++lane)
       for (int e = 0; e < 2; ++e) {
@@ -131,19 +137,8 @@ inline void load_all_matrices(Warp& warp) {
   const int matrices = warp.first->own.argument;
   const bool transposed = warp.first->own.value != 0;
   count_bank_conflicts(warp, matrices);
-  Block& block = *warp.first->block;
-  Fiber* last = machine.current;
-  for (int matrix = 0; matrix < matrices; ++matrix)
-    for (int row = 0; row < 8; ++row) {
-      Fiber& giver = warp.first[matrix_row_lane(matrix, row)];
-      machine.current = &giver;  // it is the reader
-      const unsigned address = giver.own.address;
-      check_window(giver.own.site, Access::read, address, 16);
-      if (address % 16)
-        misaligned(giver.own.site, Access::read, window_begin + address, 16);
-      check_shared_read(block, giver.own.site, address, 16);
-    }
-  machine.current = last;
+  check_rows(warp, matrices, Access::read, check_shared_read);
+  const Block& block = *warp.first->block;
   for (int matrix = 0; matrix < matrices; ++matrix)
     for (int lane = 0; lane < lanes; ++lane) {
       std::uint16_t halves[2];
