@@ -27,11 +27,16 @@ from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma.family import FP64
 from tilesmith.kernels.mma.tiles import TILES_OF_DOUBLES, Cut, Tile
 from tilesmith.planner import candidates, choose
-from tilesmith.runtime.executor import compiled
+from tilesmith.runtime.executor import CompiledPlan, compiled
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
-A100 = KNOWN_GPUS["a100"]
 ORDINARY = ["uniform", "normal", "rectified", "graded rows", "graded columns"]
+
+
+def as_on_an_a100(problem: Problem) -> list[CompiledPlan]:
+    """What warps of a GPU without wgmma multiply, compiled for this one."""
+    plans = [candidate.plan() for candidate in fp32_mma.candidates(problem, KNOWN_GPUS["a100"])]
+    return [compiled(replace(plan, device=installed(0)), 0) for plan in plans]
 
 
 def errors(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor, where: torch.Tensor) -> tuple[float, float]:
@@ -120,9 +125,9 @@ def test_terms_that_warps_multiply_keep_the_promise(name: str, k: int) -> None:
         a, b = operands(name, m, k, n, "cuda", seed=k)
         theirs, in_norm = torch.matmul(a, b), norm_is_promised_of_planes(name, m, k, n)
         for x, y in ((a, b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
-            for candidate in fp32_mma.candidates(Problem.of(x, y), A100):
+            for product in as_on_an_a100(Problem.of(x, y)):
                 out = torch.full((m, n), float("nan"), device="cuda")
-                assert_promise(compiled(candidate.plan(), 0)(x, y, out), theirs, a, b, in_norm=in_norm)
+                assert_promise(product(x, y, out), theirs, a, b, in_norm=in_norm)
 
 
 LONG = [(64, 65536, 64), (300, 30000, 300), (1000, 20000, 1000), (2048, 2048, 1500), (257, 700, 191)]
@@ -133,8 +138,7 @@ def test_long_sums_of_terms_keep_the_promise_and_repeat_their_bits(shape: tuple[
     for name in ORDINARY:
         a, b = operands(name, *shape, "cuda")
         theirs = torch.matmul(a, b)
-        for candidate in fp32_mma.candidates(Problem.of(a, b), A100):
-            product = compiled(candidate.plan(), 0)
+        for product in as_on_an_a100(Problem.of(a, b)):
             first = product(a, b)
             assert_promise(first, theirs, a, b)
             for _ in range(3):
@@ -240,8 +244,8 @@ def test_one_term_that_warps_multiply_is_tf32(k: int) -> None:
         a, b = operands("normal", m, k, n, "cuda", seed=k)
         a = a * scale
         for x, y in ((a, b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
-            for candidate in fp32_mma.candidates(Problem.of(x, y, accuracy="tf32"), A100):
-                product, first = compiled(candidate.plan(), 0), torch.full((m, n), float("nan"), device="cuda")
+            for product in as_on_an_a100(Problem.of(x, y, accuracy="tf32")):
+                first = torch.full((m, n), float("nan"), device="cuda")
                 norm = errors(product(x, y, first), a, b, torch.ones_like(first, dtype=torch.bool))[1]
                 assert norm <= (3.2e-4 if scale == 1.0 else 2e-5)
                 assert torch.equal(product(x, y), first)

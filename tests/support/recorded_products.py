@@ -156,6 +156,9 @@ PRODUCTS: Final[tuple[Recorded, ...]] = (
     Recorded("terms batch", (20, 100, 33), _TERMS, batch=3),
     Recorded("terms graded", (70, 200, 40), _TERMS, values="graded"),
     Recorded("terms special", (70, 200, 40), _TERMS, values="special"),
+    *(Recorded(f"one term {x}", (70, 200, 40), _LARGE, layout=x, accuracy="tf32") for x in ("Nt", "tN")),
+    Recorded("one term split", (40, 600, 24), Cut(_LARGE.tile, 2), accuracy="tf32"),
+    Recorded("one term graded", (70, 200, 40), _LARGE, accuracy="tf32", values="graded"),
     Recorded("mixed float16", (70, 200, 40), _C(128, 64), b_dtype=_FP16),
     Recorded("mixed bfloat16", (70, 200, 40), _C(128, 64), dtype=_BF16, b_dtype=_FP32),
 )
