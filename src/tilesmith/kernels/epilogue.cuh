@@ -8,7 +8,7 @@ namespace tilesmith {
 
 constexpr bool has_epilogue = plan::epilogue::any;
 
-// The type that activations are computed in, and results of a type are rounded from.
+// The type that activations are computed in, and results of a type are narrowed from. Integers have no epilogue.
 template <typename Output>
 struct ValueOf {
   using type = float;
@@ -16,6 +16,14 @@ struct ValueOf {
 template <>
 struct ValueOf<double> {
   using type = double;
+};
+template <>
+struct ValueOf<int> {
+  using type = int;
+};
+template <>
+struct ValueOf<signed char> {
+  using type = int;
 };
 
 // An element of a type that the parameters tell.

@@ -70,14 +70,15 @@ extern "C" __global__ void __launch_bounds__(plan::threads) split_k_reduce(const
   if (p.out_is_aligned) {
     Vector<Output, vector> stored;
 #pragma unroll
-    for (int e = 0; e < vector; ++e) stored.element[e] = narrow<Output>(static_cast<float>(sum.element[e]));
+    for (int e = 0; e < vector; ++e)
+      stored.element[e] = narrow<Output>(static_cast<OwnEpilogue::Value>(sum.element[e]));
     if (first < p.length)
       *reinterpret_cast<Vector<Output, vector>*>(out + first) = stored;
   } else {
 #pragma unroll
     for (int e = 0; e < vector; ++e)
       if (first + e < p.length)
-        out[(first + e) * p.element_stride] = narrow<Output>(static_cast<float>(sum.element[e]));
+        out[(first + e) * p.element_stride] = narrow<Output>(static_cast<OwnEpilogue::Value>(sum.element[e]));
   }
 }
 

@@ -50,11 +50,12 @@ __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& til
   }
   Output* const out = static_cast<Output*>(p.out) + out_offset;
 
-  float values[share];
+  using Value = OwnEpilogue::Value;
+  Value values[share];
   if (epilogue.is_none()) {
 #pragma unroll
-    for (int i = 0; i < share; ++i) values[i] = static_cast<float>(total[i]);
-  } else {
+    for (int i = 0; i < share; ++i) values[i] = static_cast<Value>(total[i]);
+  } else if constexpr (has_epilogue) {
     // What is added to some of them is read before the first one is computed: the reads wait for memory together. With
     // doubles there are fewer registers for that.
     constexpr int some = share > 16 ? 64 / sizeof(Sum) : share;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& til
 #pragma unroll
     for (int first = 0; first < share; first += some) {
       Sum some_sums[some];
-      float some_values[some];
+      Value some_values[some];
       OwnEpilogue::Addends addends[some];
 #pragma unroll
       for (int i = 0; i < some; ++i) {
