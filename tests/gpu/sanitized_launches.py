@@ -25,8 +25,9 @@ from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tf32
 from tilesmith.kernels.mma import fp32 as fp32_mma
+from tilesmith.kernels.mma import int8 as int8_mma
 from tilesmith.kernels.mma.family import FP64, HALF, TF32
-from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_PAIRS, TILES_OF_TERMS, Cut
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
 from tilesmith.runtime.executor import compiled, pack
@@ -186,6 +187,18 @@ def large_mma_launches() -> Iterator[Launch]:
     yield HALF.plan(Problem.of(a.half(), b.half()), gpu, Cut(LARGE_TILES_OF_HALVES[0])), a.half(), b.half()
 
 
+def int8_mma_launches() -> Iterator[Launch]:
+    """Bytes: read as they lie, or turned before, by words or by bytes; in parts of K; a batch."""
+    gpu = device.installed(0)
+    shapes = [((264, 200), (200, 296)), ((137, 195), (195, 263)), ((3, 1, 131, 67), (2, 67, 72))]
+    for (a_shape, b_shape), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.int8, "cuda") for shape in (a_shape, b_shape))
+        a, b = a.mT.contiguous().mT if x else a, b.mT.contiguous().mT if y else b
+        for out_dtype, tile in itertools.product((torch.int32, torch.int8), TILES_OF_PAIRS):
+            problem = Problem.of(a, b, out_dtype=out_dtype)
+            yield int8_mma.plan(problem, gpu, Cut(tile, 2 if out_dtype == torch.int32 else 1)), a, b
+
+
 def pack_launches() -> Iterator[Launch]:
     """Packing, and products with packed operands, for ordinary values and for all others."""
     shapes = [((264, 200), (200, 296)), ((137, 9000), (9000, 263)), ((3, 1, 131, 67), (2, 67, 71))]
@@ -257,6 +270,7 @@ KINDS: Final = {
     "mma": mma_launches,
     "half_mma": half_mma_launches,
     "large_mma": large_mma_launches,
+    "int8_mma": int8_mma_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,
     "epilogue": epilogue_launches,

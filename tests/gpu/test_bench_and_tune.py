@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tilesmith.bench.results import AGAIN, OURS, Results
+from tilesmith.bench.results import AGAIN, OURS, TORCH, Results
 from tilesmith.cli import main
 from tilesmith.core.device import installed
 from tilesmith.core.problem import Problem
@@ -41,8 +41,10 @@ def test_a_run_has_times_errors_and_the_state_of_the_gpu(tmp_path: Path) -> None
         assert entry.roofline_share is None or 0 < entry.roofline_share < 1
 
 
-def test_integers_have_no_opponent(tmp_path: Path) -> None:
-    (entry,) = bench(tmp_path, "--shape", "128x128x128", "--dtype", "int8").entries
+def test_of_integers_torch_has_one_product(tmp_path: Path) -> None:
+    (entry,) = bench(tmp_path, "--shape", "128x128x128:nt", "--dtype", "int8").entries
+    assert list(entry.competitors) == [OURS, TORCH, AGAIN]
+    (entry,) = bench(tmp_path, "--shape", "128x127x128", "--dtype", "int8").entries
     assert list(entry.competitors) == [OURS]
 
 

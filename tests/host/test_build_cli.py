@@ -118,7 +118,7 @@ def test_an_archive_has_the_kernels_of_the_gpu_here(monkeypatch: pytest.MonkeyPa
 
 OF_TENSOR_CORES = {
     *("mma/mma.cu", "mma/mma_large.cu", "mma/mma_fp32.cu"),
-    *("fp32_split/split.cu", "realign.cu", "split_k_reduce.cu"),
+    *("fp32_split/split.cu", "realign.cu", "split_k_reduce.cu", "turn.cu"),
 }
 
 

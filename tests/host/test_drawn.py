@@ -42,7 +42,7 @@ def test_related_problems_have_their_kind_in_common() -> None:
 def test_two_thousand_cover_every_family_call_and_layout() -> None:
     families = Counter(planned.family for _, planned in many())
     around = ("gemm", "gemm realign", "gemm split_k", "gemm realign split_k", "gemm_fp32", "gemm_fp32 split_k")
-    for family in (*around, "mma", "mma split_k", "skinny", "gemv", "simt", "nothing"):
+    for family in (*around, "mma", "mma split_k", "mma_large", "skinny", "gemv", "simt", "nothing"):
         assert families[family] >= 5, (family, families)
     assert families["gemm_fp32_rs"] + families["gemm_fp32_rs split_k"] >= 5
     cases = [case for case, _ in many()]
@@ -67,7 +67,7 @@ def test_what_is_soaked_has_every_family_scheme_and_epilogue() -> None:
     assert {case.resolved for case in by_terms} == {"fp32", "tf32"}
     assert {case.activation for case in by_terms} == {None, *ACTIVATIONS}
     for has in (lambda c: c.bias, lambda c: c.residual, lambda c: c.scale != 1, lambda c: any(c.packed)):
-        assert sum(bool(has(case)) for case in by_terms) >= 5
+        assert sum(bool(has(case)) for case in by_terms) >= 3
 
 
 def one_of(kind: Callable[[Case, Planned], bool]) -> tuple[Case, Planned]:

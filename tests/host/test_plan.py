@@ -93,7 +93,7 @@ def assert_legal_launch(plan: Plan, launch: KernelLaunch) -> None:
     assert len(launch.parameters.packed()) <= LOWEST_LIMIT_OF_PARAMETERS
     assert kernel.parameters == launch.parameters.declaration()
     assert kernel.shared_bytes <= plan.device.shared_bytes_per_block
-    assert (kernel.shared_bytes > 0) == (kernel.entry not in ("split", "realign", "split_k_reduce", "gemv"))
+    assert (kernel.shared_bytes > 0) == (kernel.entry not in ("split", "realign", "turn", "split_k_reduce", "gemv"))
 
 
 def bytes_of(matrix: Matrix, batch: tuple[int, ...]) -> int:
@@ -150,6 +150,7 @@ def assert_legal(plan: Plan) -> None:
         "tf32_mma": assert_legal_mma,
         "half_mma": assert_legal_mma,
         "fp32_mma": assert_legal_mma,
+        "int8_mma": assert_legal_mma,
         "skinny": assert_legal_in_doubles,
         "gemv": assert_legal_in_doubles,
         "hopper": assert_legal_hopper,
@@ -166,7 +167,8 @@ def assert_legal_simt(plan: Plan) -> None:
 
 def assert_legal_mma(plan: Plan) -> None:
     launch, p = plan.product, plan.problem
-    first = [["mma"], ["mma_large"], ["realign", "mma_large"], ["split", "mma_fp32"] * 2]
+    prepared = [["realign"], ["turn"], ["turn"] * 2]
+    first = [["mma"], ["mma_large"], *([*each, "mma_large"] for each in prepared), ["split", "mma_fp32"] * 2]
     assert entries(plan) in [each + ["split_k_reduce"] * (plan.split_k > 1) for each in first]
     c = constants_of(launch.kernel, mma_launch.Constants)
     grids = [
@@ -309,7 +311,7 @@ def test_the_cheapest_candidate_wins_and_each_of_the_others_has_a_reason(gpu: st
 
 @pytest.mark.parametrize("dtype", OUT_DTYPES, ids=str)
 @pytest.mark.parametrize("gpu", KNOWN_GPUS)
-def test_floats_go_to_tensor_cores_where_there_are_kernels_and_all_else_to_simt(gpu: str, dtype: torch.dtype) -> None:
+def test_what_goes_to_tensor_cores_where_there_are_kernels_and_what_to_simt(gpu: str, dtype: torch.dtype) -> None:
     a = meta(1024, 1024, dtype=dtype)
     plan = choose(Problem.of(a, a), KNOWN_GPUS[gpu])
     if gpu in HOPPER and dtype in (torch.float32, *SIXTEEN_BIT_FLOATS):
@@ -318,6 +320,8 @@ def test_floats_go_to_tensor_cores_where_there_are_kernels_and_all_else_to_simt(
         assert plan.family == "half_mma"
     elif dtype == torch.float32 and fp32_mma.runs_on(KNOWN_GPUS[gpu], "fp32"):
         assert plan.family == "fp32_mma"
+    elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype.itemsize == 1:
+        assert plan.family == "int8_mma"
     else:
         assert plan.family == plan.product.kernel.entry == "simt"
 

@@ -12,6 +12,7 @@ from tilesmith.core import rates
 from tilesmith.core.device import KNOWN_GPUS, named
 from tilesmith.core.gpu_files import FIT, GpuFile, gpu_files
 from tilesmith.core.roofline import Peak
+from tilesmith.kernels import turn
 from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import cost as hopper_cost
 from tilesmith.kernels.hopper.tf32 import Tf32Rates
@@ -30,6 +31,8 @@ READERS: dict[str, type] = {
     "mma.half": mma_cost.Rates,
     "mma.large_half": mma_cost.Rates,
     "mma.terms": mma_cost.Rates,
+    "mma.int8": mma_cost.Rates,
+    "turn": turn.Rates,
     "fp64.skinny": skinny.Rates,
     "fp64.gemv": gemv.Rates,
     "simt": simt.Rates,

@@ -37,11 +37,11 @@ def integers(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> 
 
 
 def placed(values: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
-    """The values with these strides, from `offset` elements after an aligned address on, in the midst of NaNs. Those
-    along a stride of 0 are the first one."""
+    """The values with these strides, from `offset` elements after an aligned address on, in the midst of NaNs, or of
+    what integers have instead. Those along a stride of 0 are the first one."""
     steps = list(zip(values.shape, strides, strict=True))
     reach = sum((size - 1) * stride for size, stride in steps) + 1
-    storage = torch.full((offset + reach + 24,), math.nan, dtype=values.dtype)
+    storage = torch.full((offset + reach + 24,), math.nan if values.is_floating_point() else 77, dtype=values.dtype)
     assert storage.data_ptr() % 16 == 0
     view = storage.as_strided(values.shape, tuple(strides), offset)
     distinct = tuple(slice(0, 1) if stride == 0 else slice(None) for _, stride in steps)

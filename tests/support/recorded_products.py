@@ -19,8 +19,9 @@ from tilesmith.core.problem import Problem
 from tilesmith.kernels import FAMILIES
 from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.mma import fp32 as fp32_mma
+from tilesmith.kernels.mma import int8 as int8_mma
 from tilesmith.kernels.mma.family import HALF
-from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_PAIRS, TILES_OF_TERMS, Cut
 
 FILE: Final = Path(__file__).with_name("recorded_products.npz")
 Values = Literal["plain", "graded", "special", "triangles"]
@@ -87,8 +88,8 @@ class Recorded:
             assert (reason := hopper.unsuited(problem, device, self.plan)) is None, reason
             return hopper.plan(problem, device, self.plan)
         if isinstance(self.plan, Cut):
-            plan = fp32_mma.plan if self.dtype == torch.float32 else HALF.plan
-            return plan(problem, device, self.plan)
+            plans = {torch.float32: fp32_mma.plan, torch.int8: int8_mma.plan}
+            return plans.get(self.dtype, HALF.plan)(problem, device, self.plan)
         family = next(each for each in FAMILIES if each.name == self.plan)
         return min(family.candidates(problem, device), key=lambda each: each.cycles).plan()
 
@@ -100,6 +101,7 @@ class Recorded:
 
 _C: Final = hopper.Configuration
 _LARGE: Final = Cut(LARGE_TILES_OF_HALVES[1])
+_PAIRS: Final = Cut(TILES_OF_PAIRS[2])
 _TERMS: Final = Cut(TILES_OF_TERMS[2])
 _BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -159,6 +161,8 @@ PRODUCTS: Final[tuple[Recorded, ...]] = (
     *(Recorded(f"one term {x}", (70, 200, 40), _LARGE, layout=x, accuracy="tf32") for x in ("Nt", "tN")),
     Recorded("one term split", (40, 600, 24), Cut(_LARGE.tile, 2), accuracy="tf32"),
     Recorded("one term graded", (70, 200, 40), _LARGE, accuracy="tf32", values="graded"),
+    Recorded("int8 pairs", (70, 200, 40), _PAIRS, layout="nt", dtype=torch.int8, out_dtype=torch.int32),
+    Recorded("int8 pairs turned split", (70, 601, 40), Cut(_PAIRS.tile, 2), layout="tN", dtype=torch.int8),
     Recorded("mixed float16", (70, 200, 40), _C(128, 64), b_dtype=_FP16),
     Recorded("mixed bfloat16", (70, 200, 40), _C(128, 64), dtype=_BF16, b_dtype=_FP32),
 )

@@ -32,6 +32,7 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
 }
 _LARGEST_CHECKED: Final = 2**31  # elements of a result whose error is taken; float64 takes memory and time
+_BYTES: Final = (torch.int8, torch.uint8)
 _LARGEST_NORM: Final = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 1e-2, "fp16": 1e-2, "bf16": 2e-2}  # with an epilogue
 
 
@@ -66,6 +67,11 @@ class Operands:
     bias: Tensor | None
     residual: Tensor | None
 
+    @property
+    def out_dtype(self) -> torch.dtype | None:
+        """Sums of bytes seldom fit into bytes."""
+        return torch.int32 if self.a.dtype in _BYTES else None
+
     @classmethod
     def of(cls, product: Product, device: torch.device | str, seed: int = 0) -> "Operands":
         """Fresh random ones."""
@@ -83,6 +89,7 @@ class Operands:
         return Problem.of(
             *(self.a, self.b),
             accuracy=accuracy,
+            out_dtype=self.out_dtype,
             packed=(product.packed == "both", product.packed != "none"),
             epilogue=Epilogue(self.bias, activation, self.residual) if has_epilogue else None,
         )
@@ -101,8 +108,8 @@ def contenders(
     precision, own = precision_of(product.dtype, resolve(accuracy)), precision_of(product.dtype, "fp32")
     around = partial(tilesmith.override, accuracy) if product.operator in OVERRIDDEN else nullcontext
     found = {OURS: Contender(ours(product, operands, accuracy), precision, around)}
-    if not operands.a.dtype.is_floating_point:
-        return found  # torch has no product of integers on a GPU
+    if not operands.a.dtype.is_floating_point and not _has_int_mm(product):
+        return found  # torch has no other product of integers on a GPU
     theirs = torchs(product, operands)
     if "torch" in against:
         found[TORCH] = Contender(theirs, own)
@@ -127,7 +134,7 @@ def ours(product: Product, operands: Operands, accuracy: Accuracy | None) -> Cal
         case "matmul":
             first: Any = tilesmith.pack(a, first=True, accuracy=accuracy) if product.packed == "both" else a
             second: Any = b if product.packed == "none" else tilesmith.pack(b, accuracy=accuracy)
-            return partial(tilesmith.matmul, first, second, accuracy=accuracy)
+            return partial(tilesmith.matmul, first, second, accuracy=accuracy, out_dtype=operands.out_dtype)
         case "dispatched":
             return partial(torch.ops.tilesmith.matmul, a, b)
         case "linear":
@@ -141,6 +148,8 @@ def ours(product: Product, operands: Operands, accuracy: Accuracy | None) -> Cal
 def torchs(product: Product, operands: Operands) -> Call:
     """What a program without Tilesmith would call."""
     a, b, bias, residual = operands.a, operands.b, operands.bias, operands.residual
+    if _has_int_mm(product):
+        return partial(torch._int_mm, a, b)
     if product.operator in ("matmul", "dispatched"):
         return partial(torch.matmul, a, b)
     if product.operator != "linear":
@@ -149,6 +158,12 @@ def torchs(product: Product, operands: Operands) -> Call:
     if bias is None and residual is not None and product.activation == "none" and a.dim() == 2:
         return partial(torch.addmm, residual, a, b)
     return partial(_linear, a, b.mT, bias, residual, _ACTIVATIONS[product.activation])
+
+
+def _has_int_mm(product: Product) -> bool:
+    """Whether torch's product of int8 takes these sizes."""
+    is_plain = product.operator == "matmul" and product.dtype == "int8" and not product.batch
+    return is_plain and product.m > 16 and product.k % 8 == product.n % 8 == 0
 
 
 def _linear(
@@ -167,6 +182,8 @@ def checked(name: str, contender: Contender, product: Product, operands: Operand
     with contender.around():
         result = contender.call()
     if not a.dtype.is_floating_point:
+        if a.dtype in _BYTES and result.numel() <= _LARGEST_CHECKED and not torch.equal(result, _exact_sums(a, b)):
+            raise WrongResultError(f"{product.name}: the result of {name} is wrong")
         return None
     if not bool(result.isfinite().all()):
         raise WrongResultError(f"{product.name}: the result of {name} is not finite")
@@ -181,6 +198,11 @@ def checked(name: str, contender: Contender, product: Product, operands: Operand
     if is_wrong:
         raise WrongResultError(f"{product.name}: the result of {name} is wrong, its errors are {found}")
     return found
+
+
+def _exact_sums(a: Tensor, b: Tensor) -> Tensor:
+    """Of bytes: doubles have them exactly."""
+    return torch.matmul(a.double(), b.double()).long().to(torch.int32)
 
 
 def _norm_with_epilogue(result: Tensor, product: Product, operands: Operands) -> float:

@@ -11,7 +11,12 @@ CUDA_TYPES: Final[dict[torch.dtype, str]] = {
     torch.float32: "float",
     torch.float16: "tilesmith::float16",
     torch.bfloat16: "tilesmith::bfloat16",
+    torch.int32: "int",
+    torch.int8: "signed char",
+    torch.uint8: "unsigned char",
 }
+# Two neighbours, which are moved like one element.
+PAIR_TYPES: Final[dict[torch.dtype, str]] = {torch.int8: "short", torch.uint8: "unsigned short"}
 
 
 class ElementType(KernelEnum):

@@ -25,6 +25,10 @@ template <>
 struct ValueOf<signed char> {
   using type = int;
 };
+template <>
+struct ValueOf<unsigned char> {
+  using type = int;
+};
 
 // An element of a type that the parameters tell.
 template <typename Value>

@@ -31,7 +31,12 @@ from tilesmith.kernels.output import Output
 _WARPS: Final = 8
 _VECTOR: Final = 4  # elements
 _TURNS: Final = (1, 2, 4, _WARPS)
-_OUTPUTS: Final = (torch.float32, torch.float16, torch.bfloat16)
+# Of partial sums, and of the outputs that they are added into. Integers have no epilogue.
+_TYPES: Final = {
+    torch.float32: (torch.float32, torch.float16, torch.bfloat16),
+    torch.float64: (torch.float32,),
+    torch.int32: (torch.int32, torch.int8, torch.uint8),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +71,10 @@ class Parameters(ParameterBlock):
 
 def kernels() -> Iterator[Kernel]:
     """All that a launch may take."""
-    types = [*((torch.float32, output) for output in _OUTPUTS), (torch.float64, torch.float32)]
-    return (_kernel(*each, *how) for each in types for how in itertools.product(_TURNS, (False, True)))
+    for partial, outputs in _TYPES.items():
+        may_have_epilogue = (False, True) if partial.is_floating_point else (False,)
+        for how in itertools.product(outputs, _TURNS, may_have_epilogue):
+            yield _kernel(partial, *how)
 
 
 @cache

@@ -4,7 +4,7 @@ import torch
 
 from tilesmith.core.numbers import listed
 from tilesmith.core.plan import KernelLaunch, Plan
-from tilesmith.kernels import realign, split_k_reduce
+from tilesmith.kernels import realign, split_k_reduce, turn
 from tilesmith.kernels.family import LaunchWords, SumWords
 
 SUMS_OF_DOUBLES = SumWords(
@@ -26,6 +26,8 @@ def describe(launch: KernelLaunch, plan: Plan) -> LaunchWords:
         case realign.Constants():
             lines = "lines that start at multiples of 16 bytes, as TMA needs"
             return LaunchWords(f"copies {listed(sources(launch))} to {lines}")
+        case turn.Constants():
+            return LaunchWords(f"copies {listed(sources(launch))} to lines along K, as the tensor cores need")
         case split_k_reduce.Constants():
             output = f"the {str(plan.problem.out.dtype).removeprefix('torch.')} output"
             if plan.split_k == 1:

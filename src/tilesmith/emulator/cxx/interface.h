@@ -55,6 +55,11 @@ struct FloatSums {
 };
 FloatSums mma(Format format, float s0, float s1, float s2, float s3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
               unsigned b0, unsigned b1);
+struct IntegerSums {
+  int at[4];
+};
+IntegerSums mma_of_bytes(bool are_signed, int s0, int s1, int s2, int s3, unsigned a0, unsigned a1, unsigned a2,
+                         unsigned a3, unsigned b0, unsigned b1);
 void store_matrices(unsigned address, const unsigned* registers, int matrices, bool transposed);
 void load_matrices(unsigned address, unsigned* registers, int matrices, bool transposed);
 

@@ -18,11 +18,10 @@ from tilesmith.core.device import Device
 from tilesmith.core.params import TILE_K, Address, Buffer, TensorMap
 from tilesmith.core.plan import Details, Kernel, KernelLaunch, Plan, Rejection
 from tilesmith.core.problem import ALIGNMENT, Matrix, Problem
-from tilesmith.kernels import operand, realign, words
+from tilesmith.kernels import operand, realign, turn, words
 from tilesmith.kernels.family import Candidate, SumWords
 from tilesmith.kernels.hopper import cost as cost_model
 from tilesmith.kernels.hopper import family as hopper
-from tilesmith.kernels.hopper import turn
 from tilesmith.kernels.hopper.assembly import parts_of
 from tilesmith.kernels.hopper.constants import GemmConstants
 from tilesmith.kernels.hopper.launch import GemmParameters
@@ -110,12 +109,14 @@ class _Twin:
         self.own = problem
         self.problem = problem._replace(k=2 * problem.k, a=a.twin, b=b.twin.transposed)
         across = [each for each in (a, b) if each.is_across]
-        self.line_strides = {each.source: each.matrix.column_stride for each in across if each.is_copied}
+        self.copied_across: dict[Address | None, Matrix] = {
+            each.source: each.matrix for each in across if each.is_copied
+        }
         self.turned = next((each for each in across if not each.is_copied), None)  # in registers
         self.must_swap = None if self.turned is None else self.turned is b
         self._rates = rates.section(device, "hopper_tf32", Tf32Rates)
         # Where one launch of the twin copies both, one that turns is another one.
-        is_more = a.is_copied and b.is_copied and len(self.line_strides) > 0
+        is_more = a.is_copied and b.is_copied and len(self.copied_across) > 0
         self._more_preparation = cost_model.rates_of(device).common.realign_clocks if is_more else 0.0
 
     def candidate(self, twin: Candidate) -> Candidate:
@@ -144,10 +145,16 @@ class _Twin:
 
     def _launches(self, twin: KernelLaunch) -> Iterator[KernelLaunch]:
         if isinstance(twin.parameters, realign.Parameters):
-            copies, strides = dict.fromkeys(twin.parameters.copies), self.line_strides
-            if along_k := [copy for copy in copies if copy.source not in strides]:
+            copies = dict.fromkeys(twin.parameters.copies)
+            if along_k := [copy for copy in copies if copy.source not in self.copied_across]:
                 yield realign.launch_of(along_k)
-            yield from (turn.launch(copy, strides[copy.source]) for copy in copies if copy.source in strides)
+            for copy in copies:
+                if matrix := self.copied_across.get(copy.source):
+                    assert copy.source is not None and copy.target is not None
+                    # It counts in 16-bit numbers.
+                    batch_stride = tuple(each // 2 for each in copy.batch_stride)
+                    pitch = copy.pitch // 2
+                    yield turn.launch(matrix, copy.source, copy.target, pitch, copy.batch_size, batch_stride)
         elif isinstance(twin.parameters, GemmParameters):
             yield self._product(twin, twin.parameters)
         else:
@@ -221,7 +228,7 @@ def kernels(device: Device) -> Iterator[Kernel]:
         elif kernel.entry in ("realign", "split_k_reduce"):
             yield kernel
     if device.capability == (9, 0):
-        yield from turn.kernels()
+        yield from turn.kernels(torch.float32.itemsize)
 
 
 def sum_words(plan: Plan) -> SumWords:

@@ -2,7 +2,7 @@
 
 import torch
 
-from tilesmith.core.numbers import count, listed
+from tilesmith.core.numbers import count
 from tilesmith.core.params import TILE_K
 from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.kernels import words
@@ -11,7 +11,6 @@ from tilesmith.kernels.fp32_split.launch import Constants as SplitConstants
 from tilesmith.kernels.fp32_split.terms import SCHEMES, term_products
 from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT_OF_RANGE, dtype_of, scheme_of
 from tilesmith.kernels.fp32_split.words import describe as split_words
-from tilesmith.kernels.hopper import turn
 from tilesmith.kernels.hopper.constants import CommonConstants, GemmConstants, RsConstants, Runs, TermConstants
 from tilesmith.kernels.hopper.launch import Fp32Parameters, GemmParameters
 
@@ -22,8 +21,6 @@ def launch_words(launch: KernelLaunch, plan: Plan) -> LaunchWords:
             return _product_words(c, launch, plan)
         case SplitConstants():
             return split_words(launch, plan)
-        case turn.Constants():
-            return LaunchWords(f"copies {listed(words.sources(launch))} to lines along K, as the tensor cores need")
         case _:
             return words.describe(launch, plan)
 

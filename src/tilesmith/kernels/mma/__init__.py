@@ -1,7 +1,7 @@
-"""The tensor cores by products in a warp's registers: float32 as doubles, as TF32 or in 16-bit terms, and 16 bits."""
+"""The tensor cores by products in a warp's registers: float32 as doubles, as TF32 or in 16-bit terms, 16 and 8 bits."""
 
 from tilesmith.kernels.family import Family
-from tilesmith.kernels.mma import fp32, words
+from tilesmith.kernels.mma import fp32, int8, words
 from tilesmith.kernels.mma.family import FP64, HALF, TF32
 from tilesmith.kernels.words import sums_of_halves
 
@@ -37,4 +37,17 @@ _OF_TERMS = Family(
     min_cycles=fp32.min_cycles,
     leaves_small_to_fallback=True,
 )
-FAMILIES = (*_OF_OPERANDS, _OF_TERMS)
+_OF_PAIRS = Family(
+    name=int8.NAME,
+    serves=int8.serves,
+    rejects=int8.rejects,
+    candidates=int8.candidates,
+    exclusions=int8.exclusions,
+    launch_words=words.launch_words,
+    sum_words=words.sum_words_of_integers,
+    kernels=int8.kernels,
+    cheapest=int8.cheapest,
+    min_cycles=int8.min_cycles,
+    leaves_small_to_fallback=True,
+)
+FAMILIES = (*_OF_OPERANDS, _OF_TERMS, _OF_PAIRS)

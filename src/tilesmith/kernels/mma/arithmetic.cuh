@@ -1,10 +1,11 @@
-// What mma.cu multiplies, and in what it sums.
+// What is multiplied, and in what it is summed.
 #pragma once
 
 #include "element.cuh"
 #include "kernels/mma/copied_tile.cuh"
 #include "ptx/dmma.cuh"
 #include "ptx/half_mma.cuh"
+#include "ptx/int8_mma.cuh"
 #include "ptx/tf32.cuh"
 
 namespace tilesmith {
@@ -59,6 +60,19 @@ struct Arithmetic<bfloat16, float> : ArithmeticOfPairs<bfloat16> {
   }
   static __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     ptx::mma_bfloat16_from_zero(sum, a, b);
+  }
+};
+// Pairs of 8 bits, by matrices alone.
+template <>
+struct Arithmetic<short, int> {
+  static __device__ __forceinline__ void multiply_add(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    ptx::mma_int8(sum, a, b);
+  }
+};
+template <>
+struct Arithmetic<unsigned short, int> {
+  static __device__ __forceinline__ void multiply_add(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    ptx::mma_uint8(sum, a, b);
   }
 };
 }  // namespace tilesmith

@@ -170,7 +170,7 @@ def _memory_clocks(problem: Problem, r: Rates) -> float:
     return p.a.dtype.itemsize * p.batches * (p.m * p.n + (p.m + p.n) * p.k) / r.memory_bytes_per_clock
 
 
-def min_cycles(problem: Problem, device: Device, r: Rates) -> float:
+def min_cycles_of(problem: Problem, device: Device, r: Rates) -> float:
     """What multiplying and storing alone takes, if no SM ever waits, or memory."""
     p = problem
     per_element = p.k / r.multiply_adds_per_clock + r.store_clocks

@@ -21,7 +21,7 @@ from tilesmith.kernels import output, realign, split_k_reduce
 from tilesmith.kernels.family import Candidate
 from tilesmith.kernels.hopper.cost import realign_clocks
 from tilesmith.kernels.mma import launch
-from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles, rates_of
+from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles_of, rates_of
 from tilesmith.kernels.mma.launch import Arithmetic
 from tilesmith.kernels.mma.operands import Lines, Pair, Placed, lines_of, walked
 from tilesmith.kernels.mma.tiles import (
@@ -103,7 +103,7 @@ class Mma:
 
     def min_cycles(self, problem: Problem, device: Device) -> float:
         tables = (self.rates, self.large_rates) if self._large_tiles_on(device) else (self.rates,)
-        return min(min_cycles(problem, device, self._rates(table, device)) for table in tables)
+        return min(min_cycles_of(problem, device, self._rates(table, device)) for table in tables)
 
     def _rates(self, table: str, device: Device) -> Rates:
         return rates_of(device, table, self.halves, self.large_rates)
@@ -128,7 +128,7 @@ class Mma:
         """Those of the large tiles or of the others, for a product that is stored by rows."""
         if not are_large:
             return Costs(p, device, self._rates(self.rates, device))
-        realigning = realign_clocks(sum(_bytes(each, p) for each in _not_aligned(p)), device)
+        realigning = realign_clocks(sum(operand_bytes(each, p) for each in _not_aligned(p)), device)
         return Costs(p, device, self._rates(self.large_rates, device), beside=Cost(product=0.0, preparation=realigning))
 
     def _candidate(self, problem: Problem, device: Device, cut: Cut, cycles: float) -> Candidate:
@@ -145,7 +145,7 @@ class Mma:
         """Every kernel that a plan may have."""
         if self.runs_on(device):
             for dtype in self.dtypes:
-                yield from launch.kernels(Arithmetic(dtype, self.sums), self.tiles_on(device))
+                yield from launch.kernels(Arithmetic(dtype, self.sums, dtype), self.tiles_on(device))
             yield from split_k_reduce.kernels()
             if self._large_tiles_on(device):
                 yield from realign.kernels()
@@ -153,7 +153,7 @@ class Mma:
     def plan(self, problem: Problem, device: Device, cut: Cut) -> Plan:
         """The plan that uses this tile, and these parts of K."""
         p, (tile, split_k) = problem.stored_by_rows, cut
-        arithmetic = Arithmetic(p.out.dtype, self.sums)
+        arithmetic = Arithmetic(p.a.dtype, self.sums, p.out.dtype)
         partials = output.partial(p.out, split_k * p.batches, 0, arithmetic.partials) if split_k > 1 else None
         end = 0 if partials is None else round_up(partials.bytes, WORKSPACE_ALIGNMENT)
         operands, copies, end = _operands(problem, tile, end)
@@ -227,7 +227,7 @@ def _not_aligned(p: Problem) -> list[Matrix]:
     return [each for each in (p.a, p.b.transposed) if not Lines.of(each).is_aligned]
 
 
-def _bytes(matrix: Matrix, p: Problem) -> int:
+def operand_bytes(matrix: Matrix, p: Problem) -> int:
     return matrix.rows * matrix.columns * different_matrices(matrix.batch_strides, p.batch) * matrix.dtype.itemsize
 
 

@@ -26,8 +26,7 @@ from tilesmith.kernels.fp32_split.launch import full_range_split, split_launch
 from tilesmith.kernels.fp32_split.terms import SCHEMES, Schemes
 from tilesmith.kernels.hopper.cost import idle_launches_clocks, split_clocks
 from tilesmith.kernels.mma import fp32_launch
-from tilesmith.kernels.mma.cost import Costs, Rates, rates_of, tensor_rate_of
-from tilesmith.kernels.mma.cost import min_cycles as min_cycles_of
+from tilesmith.kernels.mma.cost import Costs, Rates, min_cycles_of, rates_of, tensor_rate_of
 from tilesmith.kernels.mma.family import LEAST_CAPABILITY, fits_a_grid, is_countable, planned, sources_of
 from tilesmith.kernels.mma.operands import walked
 from tilesmith.kernels.mma.tiles import FULL_RANGE_TILE, LARGE_TILES_OF_HALVES, TILES_OF_TERMS, Cut, Tile

@@ -92,7 +92,7 @@ def _kernel(tile: Tile, a: Lines, b: Lines, scheme: Scheme, sum_k: int, least: b
     single = torch.float32
     constants = Constants(
         Output=CUDA_TYPES[single],
-        **launch.constants_of(scheme.dtype, single, single, tile, a, b, has_epilogue),
+        **launch.constants_of(CUDA_TYPES[scheme.dtype], single, single, tile, a, b, has_epilogue),
         terms=scheme.terms,
         sum_k=sum_k,
         with_least_product=least,

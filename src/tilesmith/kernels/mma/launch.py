@@ -25,7 +25,7 @@ from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.core.problem import ALIGNMENT, Problem
 from tilesmith.kernels import output
 from tilesmith.kernels.blank import blank
-from tilesmith.kernels.element import CUDA_TYPES
+from tilesmith.kernels.element import CUDA_TYPES, PAIR_TYPES
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, epilogues_with_reads, kind_of_reads
 from tilesmith.kernels.mma.operands import Lines, Pair, fastest_first
 from tilesmith.kernels.mma.tiles import MMA, Cut, Tile
@@ -37,7 +37,7 @@ class Constants(KernelConstants):
     """The constants of mma.cu and mma_large.cu."""
 
     Element: str  # of the operands
-    Sum: str  # double, or float: then operands of float32 are multiplied as TF32
+    Sum: str  # double, int, or float: then operands of float32 are multiplied as TF32
     Partial: str  # of a part of K
     Output: str
     mma_m: int = MMA[0]
@@ -98,29 +98,41 @@ class LargeParameters(Parameters):
 class Arithmetic(NamedTuple):
     """What is multiplied, and what it is summed in."""
 
-    dtype: torch.dtype  # of the operands and the output
+    dtype: torch.dtype  # of the operands
     sums: torch.dtype
+    output: torch.dtype
 
     @property
     def partials(self) -> torch.dtype:
         """Sums of parts of K."""
         return torch.float64 if self.dtype == torch.float32 else self.sums
 
+    @property
+    def element(self) -> str:
+        """What a kernel reads at a time."""
+        return PAIR_TYPES.get(self.dtype) or CUDA_TYPES[self.dtype]
+
+    @property
+    def element_bytes(self) -> int:
+        return self.dtype.itemsize * (2 if self.dtype in PAIR_TYPES else 1)
+
 
 def kernels(arithmetic: Arithmetic, tiles: tuple[Tile, ...]) -> Iterator[Kernel]:
-    """All that products with these tiles may take."""
-    for tile, a_along_k, b_along_k in itertools.product(tiles, (True, False), (True, False)):
-        for a_bytes, b_bytes in tile.copy_widths(arithmetic.dtype.itemsize):
+    """All that products with these tiles may take. Pairs lie along K, and their products have no epilogue."""
+    are_pairs = arithmetic.dtype in PAIR_TYPES
+    ways = (True,) if are_pairs else (True, False)
+    for tile, a_along_k, b_along_k in itertools.product(tiles, ways, ways):
+        for a_bytes, b_bytes in tile.copy_widths(arithmetic.element_bytes):
             a, b = Lines(a_along_k, a_bytes), Lines(b_along_k, b_bytes)
-            for has_epilogue in epilogues_with_reads(a.is_aligned and b.is_aligned):
+            for has_epilogue in (False,) if are_pairs else epilogues_with_reads(a.is_aligned and b.is_aligned):
                 yield _kernel(arithmetic, tile, a, b, has_epilogue)
 
 
 @cache
 def _kernel(arithmetic: Arithmetic, tile: Tile, a: Lines, b: Lines, has_epilogue: bool) -> Kernel:
     constants = Constants(
-        Output=CUDA_TYPES[arithmetic.dtype],
-        **constants_of(arithmetic.dtype, arithmetic.sums, arithmetic.partials, tile, a, b, has_epilogue),
+        Output=CUDA_TYPES[arithmetic.output],
+        **constants_of(arithmetic.element, arithmetic.sums, arithmetic.partials, tile, a, b, has_epilogue),
     )
     name, parameters = ("mma_large", LargeParameters) if tile.by_matrices else ("mma", Parameters)
     return Kernel.of(
@@ -129,16 +141,16 @@ def _kernel(arithmetic: Arithmetic, tile: Tile, a: Lines, b: Lines, has_epilogue
         constants,
         blank(parameters, **blank_arrays()),
         threads=tile.threads,
-        shared_bytes=tile.shared_bytes(arithmetic.dtype.itemsize),
+        shared_bytes=tile.shared_bytes(arithmetic.element_bytes),
     )
 
 
 def constants_of(
-    dtype: torch.dtype, sums: torch.dtype, partials: torch.dtype, tile: Tile, a: Lines, b: Lines, has_epilogue: bool
+    element: str, sums: torch.dtype, partials: torch.dtype, tile: Tile, a: Lines, b: Lines, has_epilogue: bool
 ) -> dict[str, Any]:
     """The constants that all these kernels have, but for the type of the output."""
     return {
-        "Element": CUDA_TYPES[dtype],
+        "Element": element,
         "Sum": CUDA_TYPES[sums],
         "Partial": CUDA_TYPES[partials],
         "tile_m": tile.m,
@@ -174,7 +186,8 @@ def blank_arrays() -> dict[str, Any]:
 def launch(
     problem: Problem, arithmetic: Arithmetic, cut: Cut, operands: Pair, partials: output.Output | None
 ) -> KernelLaunch:
-    """The launch that multiplies, into the output or partial products of it. `problem`: stored by rows."""
+    """The launch that multiplies, into the output or partial products of it. `problem`: stored by rows, and its K
+    counts what a kernel reads at a time."""
     a, b = (each.lines for each in operands)
     spec = problem.epilogue if partials is None else None  # or else that of the launch that adds the parts
     _, _, has_epilogue = kind_of_reads(a.is_aligned, b.is_aligned, spec)
@@ -182,7 +195,7 @@ def launch(
     known = parameters_of(problem, cut, operands, problem.k, partials)
     if not cut.tile.by_matrices:
         return launch_of(kernel, Parameters(**known), problem, cut)
-    granule = ALIGNMENT // problem.a.dtype.itemsize
+    granule = ALIGNMENT // arithmetic.element_bytes
     are_whole = all(
         each.lines.along_k or each.address.buffer == "workspace" or rows % granule == 0
         for each, rows in zip(operands, (problem.m, problem.n), strict=True)

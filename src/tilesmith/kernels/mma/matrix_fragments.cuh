@@ -84,12 +84,4 @@ __device__ __forceinline__ void multiply_add(Sums& sum, const FragmentOfA& a, co
     for (int i = 0; i < mmas_m; ++i) Own::multiply_add(sum[i][j], a[i], b[j]);
 }
 
-// The same for sums that begin with these products.
-__device__ __forceinline__ void multiply(Sums& sum, const FragmentOfA& a, const FragmentOfB& b) {
-#pragma unroll
-  for (int j = 0; j < mmas_n; ++j)
-#pragma unroll
-    for (int i = 0; i < mmas_m; ++i) Own::multiply(sum[i][j], a[i], b[j]);
-}
-
 }  // namespace tilesmith

@@ -1,5 +1,5 @@
-// C = A B of 16 bits in large tiles, by the products that a warp of the tensor cores has in its registers; sums are
-// float32.
+// C = A B of 16 or 8 bits in large tiles, by the products that a warp of the tensor cores has in its registers; sums
+// are float32 or int32.
 //
 // A block computes a tile of C. Tiles of A and B pass through a ring in shared memory, and each warp has a part of 64 x
 // 64 of the block's tile: then the tensor cores wait neither for shared memory nor for L2.

@@ -80,6 +80,11 @@ LARGE_TILES_OF_HALVES: Final[tuple[Tile, ...]] = (
     Tile(128, 256, 32, warps_m=2, warps_n=4, warps_k=1, stages=4, blocks_per_sm=1, by_matrices=True, raster_rows=8),
     Tile(128, 128, 32, warps_m=2, warps_n=2, warps_k=1, stages=4, blocks_per_sm=2, by_matrices=True, raster_rows=8),
 )
+# Of pairs of 8-bit integers.
+TILES_OF_PAIRS: Final[tuple[Tile, ...]] = (
+    *LARGE_TILES_OF_HALVES,
+    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=4, blocks_per_sm=4, by_matrices=True, raster_rows=16),
+)
 # It has two sums of everything: one that rounds, and one that the tensor cores make.
 TILES_OF_TERMS: Final[tuple[Tile, ...]] = (
     Tile(64, 128, 32, warps_m=1, warps_n=4, warps_k=1, stages=3, blocks_per_sm=2, by_matrices=True, raster_rows=16),

@@ -1,8 +1,11 @@
 """How the plans of this folder explain themselves."""
 
+from typing import Final
+
 from tilesmith.core.numbers import count
 from tilesmith.core.plan import KernelLaunch, Plan
 from tilesmith.kernels import words
+from tilesmith.kernels.element import PAIR_TYPES
 from tilesmith.kernels.family import LaunchWords, SumWords
 from tilesmith.kernels.fp32_split.launch import Constants as SplitConstants
 from tilesmith.kernels.fp32_split.scales import Scale
@@ -11,13 +14,19 @@ from tilesmith.kernels.fp32_split.words import RETURNS_IF_IN_RANGE, STOPS_IF_OUT
 from tilesmith.kernels.fp32_split.words import describe as split_words
 from tilesmith.kernels.mma import fp32_launch, launch
 
+_FACTORS: Final = {  # by the types of elements and sums
+    ("float", "double"): "doubles",
+    ("float", "float"): "float32 as TF32",
+    **{(pair, "int"): "8-bit integers" for pair in PAIR_TYPES.values()},
+}
+
 
 def launch_words(launch_: KernelLaunch, plan: Plan) -> LaunchWords:
     match launch_.kernel.constants:
         case fp32_launch.Constants() as c:
             return _words_of_terms(c, plan)
         case launch.Constants() as c:
-            what = "16-bit values" if c.Element != "float" else "doubles" if c.Sum == "double" else "float32 as TF32"
+            what = _FACTORS.get((c.Element, c.Sum), "16-bit values")
             return LaunchWords(_multiplies(what, c, plan), pipeline_stages=c.stages)
         case SplitConstants():
             return split_words(launch_, plan)
@@ -40,12 +49,18 @@ def _words_of_terms(c: fp32_launch.Constants, plan: Plan) -> LaunchWords:
 
 
 def _multiplies(what: str, c: launch.Constants, plan: Plan) -> str:
-    does = f"multiplies {what} on the tensor cores: tiles of {c.tile_m} x {c.tile_n}, {c.tile_k} of K at a time"
+    depth = c.tile_k * (2 if c.Element in PAIR_TYPES.values() else 1)
+    does = f"multiplies {what} on the tensor cores: tiles of {c.tile_m} x {c.tile_n}, {depth} of K at a time"
     return does + (words.LEAVES_PARTIALS if plan.split_k > 1 else "")
 
 
 def sum_words_of_doubles(plan: Plan) -> SumWords:
     return words.SUMS_OF_DOUBLES
+
+
+def sum_words_of_integers(plan: Plan) -> SumWords:
+    out = str(plan.problem.out.dtype).removeprefix("torch.")
+    return SumWords("One sum of 32-bit integers on the tensor cores.", f"None: exact, with the wrap-around of {out}.")
 
 
 def sum_words_of_tf32(plan: Plan) -> SumWords:

@@ -63,6 +63,26 @@ inline void multiply_doubles(Warp& warp) {
   for (int lane = 0; lane < lanes; ++lane) std::copy_n(sum[lane], 4, warp.first[lane].double_sums.at);
 }
 
+// Who has what, int8_mma.cuh says.
+inline void multiply_bytes(Warp& warp) {
+  const bool are_signed = warp.first->own.argument != 0;
+  const auto factor = [&](int lane, int in_register, int byte) {
+    const std::uint32_t bits = warp.first[lane].own.registers[in_register] >> (8 * byte) & 0xff;
+    return are_signed ? static_cast<std::uint32_t>(static_cast<std::int8_t>(bits)) : bits;
+  };
+  for (int lane = 0; lane < lanes; ++lane)
+    for (int h = 0; h < 2; ++h)
+      for (int e = 0; e < 2; ++e) {
+        const int row_lane = lane / 4 * 4, column_lane = (lane % 4 * 2 + e) * 4;
+        auto sum = static_cast<std::uint32_t>(warp.first[lane].own.integers[2 * h + e]);
+        for (int k = 0; k < 32; ++k) {
+          const int step = k % 16 / 4, half = k / 16;
+          sum += factor(row_lane + step, 2 * half + h, k % 4) * factor(column_lane + step, 4 + half, k % 4);
+        }
+        warp.first[lane].integer_sums.at[2 * h + e] = static_cast<int>(sum);
+      }
+}
+
 inline void multiply_all(Warp& warp) {
   constexpr int rows = 16, columns = 8;
   float sum[rows * columns];
@@ -159,8 +179,8 @@ constexpr Together warp_barriers = {"__syncwarp", [](Warp&) {}}, shuffles = {"a 
                    maxima = {"redux.sync", maximum_of_all}, elections = {"elect.sync", elect_first},
                    register_counts = {"setmaxnreg", take_registers},
                    products_of_doubles = {"mma.sync of doubles", multiply_doubles},
-                   products = {"mma.sync", multiply_all}, matrix_stores = {"stmatrix", store_all_matrices},
-                   matrix_loads = {"ldmatrix", load_all_matrices};
+                   products_of_bytes = {"mma.sync of bytes", multiply_bytes}, products = {"mma.sync", multiply_all},
+                   matrix_stores = {"stmatrix", store_all_matrices}, matrix_loads = {"ldmatrix", load_all_matrices};
 
 inline void finish_together(Warp& warp) {
   warp.what->finish(warp);
@@ -238,6 +258,18 @@ FloatSums mma(Format format, float s0, float s1, float s2, float s3, unsigned a0
   self.own.argument = static_cast<int>(format);
   together(products, __builtin_return_address(0));
   return self.float_sums;
+}
+
+IntegerSums mma_of_bytes(bool are_signed, int s0, int s1, int s2, int s3, unsigned a0, unsigned a1, unsigned a2,
+                         unsigned a3, unsigned b0, unsigned b1) {
+  Fiber& self = *machine.current;
+  const int sums[] = {s0, s1, s2, s3};
+  const unsigned factors[] = {a0, a1, a2, a3, b0, b1};
+  std::copy_n(sums, 4, self.own.integers);
+  std::copy_n(factors, 6, self.own.registers);
+  self.own.argument = are_signed;
+  together(products_of_bytes, __builtin_return_address(0));
+  return self.integer_sums;
 }
 
 void store_matrices(unsigned address, const unsigned* registers, int matrices, bool transposed) {

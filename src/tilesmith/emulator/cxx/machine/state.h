@@ -60,6 +60,7 @@ struct Contribution {
   Shuffle how;
   double doubles[16];
   float floats[4];
+  int integers[4];
   unsigned registers[6];
   unsigned address;
   Site site;
@@ -95,6 +96,7 @@ struct Fiber {
   std::uint64_t result;
   DoubleSums double_sums;
   FloatSums float_sums;
+  IntegerSums integer_sums;
   std::vector<PendingCopy> copies;
   int copy_groups;
   std::uint32_t fenced_at;

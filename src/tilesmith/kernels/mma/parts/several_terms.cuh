@@ -10,6 +10,14 @@
 
 namespace tilesmith {
 
+// multiply_add for sums that begin with these products.
+__device__ __forceinline__ void multiply(Sums& sum, const FragmentOfA& a, const FragmentOfB& b) {
+#pragma unroll
+  for (int j = 0; j < mmas_n; ++j)
+#pragma unroll
+    for (int i = 0; i < mmas_m; ++i) Own::multiply(sum[i][j], a[i], b[j]);
+}
+
 struct TermStage {
   Element a[plan::terms][TileOfA::elements];
   Element b[plan::terms][TileOfB::elements];
