@@ -125,9 +125,16 @@ def test_everyone_computes_the_same(product: Product) -> None:
 
 
 @pytest.mark.usefixtures("emulator_cache")
-@pytest.mark.parametrize(("operator", "bias", "residual"), [("mm", False, False), ("addmm", True, False)])
-def test_an_operator_of_torchs_is_ours_under_an_override(operator: suites.Operator, bias: bool, residual: bool) -> None:
-    product = Product("x", 9, 8, 7, "", operator=operator, bias=bias, residual=residual, clock="wall")
+@pytest.mark.parametrize(
+    "product",
+    [
+        Product("mm", 9, 8, 7, "", operator="mm", clock="wall"),
+        Product("addmm", 9, 8, 7, "", operator="addmm", bias=True, clock="wall"),
+        Product("baddbmm", 9, 8, 7, "", batch=3, operator="baddbmm", residual=True, clock="wall"),
+    ],
+    ids=lambda product: product.name,
+)
+def test_an_operator_of_torchs_is_ours_under_an_override(product: Product) -> None:
     operands = Operands.of(product, "cpu", seed=2)
     with tilesmith.emulate():
         found = contenders(product, operands, None, ("torch",))
