@@ -67,6 +67,13 @@ def test_errors_are_relative_to_the_sizes_of_the_operands() -> None:
     assert found.comp == pytest.approx(0.1) and found.norm == pytest.approx(0.2)
 
 
+def test_what_rounds_to_zero_because_float16_has_no_smaller_number_is_no_error() -> None:
+    a, b = (torch.tensor([[x]], dtype=torch.float16) for x in (1e-4, 2e-4))
+    assert a @ b == 0
+    assert error(a @ b, a, b).comp == 0
+    assert error(a @ b + 2**-24, a, b).comp == pytest.approx(0.5, abs=0.02)  # the other neighbour
+
+
 def test_a_nan_makes_both_errors_nan() -> None:
     found = error(torch.tensor([[1.0, math.nan]]), torch.ones(1, 1), torch.ones(1, 2))
     assert math.isnan(found.comp) and math.isnan(found.norm)

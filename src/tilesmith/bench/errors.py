@@ -12,7 +12,7 @@ _ROWS_AT_ONCE: Final = 4096  # float64 copies of a whole large product would not
 class Error:
     """The errors of a product C of A and B.
 
-    comp: the largest |C - C64| / (|A| |B|) of all elements
+    comp: the largest |C - C64| / (|A| |B|) of all elements, less what C's type cannot have of numbers that are tiny
     norm: the Frobenius norm of C - C64 relative to that of C64
     """
 
@@ -30,6 +30,8 @@ def error(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Error:
     >>> a = torch.rand(5, 7); error(a.double() @ a.double().T, a, a.T)
     Error(comp=0.0, norm=0.0)
     """
+    result = torch.finfo(product.dtype)
+    underflow = result.smallest_normal * result.eps / 2  # half of the distance of numbers that are subnormal
     comp = torch.zeros((), dtype=torch.float64, device=a.device)
     wrong, size = comp.clone(), comp.clone()
     for one_product, one_a, one_b in zip(*(x if x.dim() == 3 else x[None] for x in (product, a, b)), strict=True):
@@ -42,7 +44,7 @@ def error(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Error:
             size += exact.square().sum()
             wrong += difference.square().sum()
             scale = exact_a.abs() @ exact_b.abs()
-            relative = torch.where(difference == 0, 0.0, difference / scale)
+            relative = torch.where(difference <= underflow, 0.0, (difference - underflow) / scale)
             comp = torch.maximum(comp, relative.max())
     norm = torch.where(wrong == 0, 0.0, (wrong / size).sqrt())
     return Error(comp=comp.item(), norm=norm.item())
