@@ -28,6 +28,7 @@ from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma import int8 as int8_mma
 from tilesmith.kernels.mma.family import FP64, HALF, TF32
 from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_PAIRS, TILES_OF_TERMS, Cut
+from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
 from tilesmith.runtime.executor import compiled, pack
@@ -199,6 +200,16 @@ def int8_mma_launches() -> Iterator[Launch]:
             yield int8_mma.plan(problem, gpu, Cut(tile, 2 if out_dtype == torch.int32 else 1)), a, b
 
 
+def outer_launches() -> Iterator[Launch]:
+    """A short K: every layout; lines that are aligned and others; a batch."""
+    gpu = device.installed(0)
+    shapes = [((264, 8), (8, 296)), ((137, 31), (31, 263)), ((3, 1, 131, 5), (2, 5, 72))]
+    for (a_shape, b_shape), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.float32, "cuda") for shape in (a_shape, b_shape))
+        a, b = a.mT.contiguous().mT if x else a, b.mT.contiguous().mT if y else b
+        yield outer.plan(Problem.of(a, b), gpu), a, b
+
+
 def pack_launches() -> Iterator[Launch]:
     """Packing, and products with packed operands, for ordinary values and for all others."""
     shapes = [((264, 200), (200, 296)), ((137, 9000), (9000, 263)), ((3, 1, 131, 67), (2, 67, 71))]
@@ -271,6 +282,7 @@ KINDS: Final = {
     "half_mma": half_mma_launches,
     "large_mma": large_mma_launches,
     "int8_mma": int8_mma_launches,
+    "outer": outer_launches,
     "pack": pack_launches,
     "mixed": mixed_launches,
     "epilogue": epilogue_launches,

@@ -27,7 +27,7 @@ MAX_KERNELS = {  # by entry
         "realign": 1,
         "turn": 3,
     },
-    **{"simt": 164, "mma": 544, "skinny": 40, "gemv": 55},
+    **{"simt": 164, "mma": 544, "skinny": 40, "gemv": 55, "outer": 2},
 }
 
 

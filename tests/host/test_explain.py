@@ -321,7 +321,7 @@ def test_alternatives_are_ten_at_most_and_the_rest_is_counted() -> None:
     refused = {family.name for family in FAMILIES if family.rejects(problem, H200)}
     assert refused <= {each.candidate for each in found.alternatives}
     few = explained(meta(8205, 2949), meta(2949, 5921), "t4")
-    assert str(few).rstrip().endswith("and four others") and len(few.alternatives) == 14
+    assert str(few).rstrip().endswith("and five others") and len(few.alternatives) == 15
     assert "hopper: needs compute capability 9.0, and Tesla T4 has 7.5" in str(few)
 
 

@@ -29,6 +29,7 @@ from tilesmith.kernels.hopper import tiles
 from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma import launch as mma_launch
 from tilesmith.kernels.mma.family import FP64
+from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.kernels.simt import launch as simt_launch
 from tilesmith.planner import choose, rejections
@@ -70,9 +71,9 @@ def simt_parameters(plan: Plan) -> simt_launch.Parameters:
 
 
 def operands(plan: Plan) -> tuple[str, ...]:
-    """The buffers that simt and mma take for A, B and the output."""
+    """The buffers that simt, mma and outer take for A, B and the output."""
     p = plan.product.parameters
-    assert isinstance(p, simt_launch.Parameters | mma_launch.Parameters)
+    assert isinstance(p, simt_launch.Parameters | mma_launch.Parameters | outer.Parameters)
     assert p.a is not None and p.b is not None and p.out is not None
     assert p.a.offset == p.b.offset == p.out.offset == 0
     return p.a.buffer, p.b.buffer, p.out.buffer
@@ -153,6 +154,7 @@ def assert_legal(plan: Plan) -> None:
         "int8_mma": assert_legal_mma,
         "skinny": assert_legal_in_doubles,
         "gemv": assert_legal_in_doubles,
+        "outer": assert_legal_outer,
         "hopper": assert_legal_hopper,
     }[plan.family](plan)
 
@@ -163,6 +165,15 @@ def assert_legal_simt(plan: Plan) -> None:
     assert launch.grid[1] * launch.grid[2] >= plan.problem.batches
     assert operands(plan) in (("a", "b", "out"), ("b", "a", "out"))
     assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, False, None)
+
+
+def assert_legal_outer(plan: Plan) -> None:
+    launch = only_launch(plan)
+    c = constants_of(launch.kernel, outer.Constants)
+    assert operands(plan) in (("a", "b", "out"), ("b", "a", "out"))
+    m, n = (plan.problem.m, plan.problem.n) if operands(plan)[0] == "a" else (plan.problem.n, plan.problem.m)
+    assert launch.grid == (math.ceil(n / c.tile_n) * plan.problem.batches, math.ceil(m / c.tile_m), 1)
+    assert (maps_of(launch), launch.cluster, launch.awaits_predecessor, launch.kernel.wgmma) == ([], 1, True, None)
 
 
 def assert_legal_mma(plan: Plan) -> None:

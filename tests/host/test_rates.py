@@ -17,6 +17,7 @@ from tilesmith.kernels.fp64 import gemv, skinny
 from tilesmith.kernels.hopper import cost as hopper_cost
 from tilesmith.kernels.hopper.tf32 import Tf32Rates
 from tilesmith.kernels.mma import cost as mma_cost
+from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.override.cutover import TorchTimes
 from tilesmith.runtime.executor import HostRates
@@ -35,6 +36,7 @@ READERS: dict[str, type] = {
     "turn": turn.Rates,
     "fp64.skinny": skinny.Rates,
     "fp64.gemv": gemv.Rates,
+    "outer": outer.Rates,
     "simt": simt.Rates,
     "torch": TorchTimes,
 }

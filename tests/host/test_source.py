@@ -19,6 +19,7 @@ from tilesmith.kernels.hopper import tf32, tiles
 from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma.family import FP64, HALF
 from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_DOUBLES, TILES_OF_TERMS, Cut
+from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner import choose
 from tilesmith.runtime import source
@@ -49,6 +50,7 @@ def every_kernel() -> dict[str, Kernel]:
         FP64.plan(small, named("h200"), Cut(TILES_OF_DOUBLES[0])).product.kernel,
         fp32_mma.plan(fp32, named("a100"), Cut(TILES_OF_TERMS[0])).product.kernel,
         HALF.plan(Problem.of(odd, odd.T), named("a100"), Cut(LARGE_TILES_OF_HALVES[0])).product.kernel,
+        outer.plan(small, named("h200")).product.kernel,
         *(each.launches[0].kernel for each in (few, by_vector)),
         *(launch.kernel for each in (plan, terms, in_registers) for launch in each.launches),
     ]
@@ -56,7 +58,7 @@ def every_kernel() -> dict[str, Kernel]:
 
 
 GEMMS = ("gemm", "gemm_fp32", "gemm_fp32_rs")
-ENTRIES = ("simt", "mma", "skinny", "gemv", "split", "realign", *GEMMS, "split_k_reduce")
+ENTRIES = ("simt", "mma", "skinny", "gemv", "outer", "split", "realign", *GEMMS, "split_k_reduce")
 
 
 @dataclass(frozen=True, kw_only=True)

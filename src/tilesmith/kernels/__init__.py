@@ -4,10 +4,16 @@ from typing import Final
 
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Kernel, Plan
-from tilesmith.kernels import fp64, hopper, mma, simt
+from tilesmith.kernels import fp64, hopper, mma, outer, simt
 from tilesmith.kernels.family import Family
 
-FAMILIES: Final[tuple[Family, ...]] = (*hopper.FAMILIES, *fp64.FAMILIES, *mma.FAMILIES, *simt.FAMILIES)
+FAMILIES: Final[tuple[Family, ...]] = (
+    *hopper.FAMILIES,
+    *fp64.FAMILIES,
+    *mma.FAMILIES,
+    *outer.FAMILIES,
+    *simt.FAMILIES,
+)
 
 
 def family_of(plan: Plan) -> Family:
