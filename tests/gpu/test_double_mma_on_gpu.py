@@ -1,6 +1,7 @@
 """float64 on the tensor cores: every tile, layout and line, its epilogues, and its error beside torch's."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -58,7 +59,8 @@ def test_batches_and_results_by_columns(tile: Tile) -> None:
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("tile", TILES_OF_FLOAT64, ids=str)
 def test_epilogues_are_computed_in_doubles(tile: Tile, activation: str | None) -> None:
-    functions = {
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "None": lambda x: x,
         "relu": torch.relu,
         "gelu": torch.nn.functional.gelu,
         "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -70,7 +72,7 @@ def test_epilogues_are_computed_in_doubles(tile: Tile, activation: str | None) -
         bias = torch.randn(n, dtype=torch.float64, device="cuda")
         residual = torch.randn(m, n, dtype=torch.float64, device="cuda")
         epilogue = Epilogue(bias=bias, activation=activation, residual=residual)
-        wanted = functions.get(str(activation), lambda x: x)(a @ b + bias) + residual
+        wanted = functions[str(activation)](a @ b + bias) + residual
         for split_k in (1, 2):
             out = torch.full((m, n), float("nan"), dtype=torch.float64, device="cuda")
             plan = FLOAT64.plan(Problem.of(a, b, out=out, epilogue=epilogue), installed(0), Cut(tile, split_k))
@@ -90,7 +92,7 @@ def test_the_error_is_that_of_torchs_product(shape: tuple[int, int, int]) -> Non
     def error(found: torch.Tensor) -> float:
         left = found - a1 @ b1 * unit**2
         left -= (a1 @ b0 + a0 @ b1) * unit
-        return (left - a0 @ b0).norm().item()
+        return float((left - a0 @ b0).norm())
 
     plan = choose(Problem.of(a, b), installed(0))
     assert plan.family == "double_mma"

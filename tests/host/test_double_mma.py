@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -98,16 +99,16 @@ def test_epilogues_are_computed_in_doubles(activation: str | None, split_k: int)
     a, b = normal(40, 100).double() / 7, normal(100, 36, seed=1).double() / 3
     bias, residual = normal(36, seed=2).double() / 3, normal(40, 36, seed=3).double() / 7
     epilogue = Epilogue(bias=bias, activation=activation, residual=residual, residual_scale=0.5)
-    function = {
+    functions: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
         None: lambda x: x,
         "relu": torch.relu,
         "gelu": torch.nn.functional.gelu,
         "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
         "silu": torch.nn.functional.silu,
-    }[activation]
+    }
     plan = FLOAT64.plan(Problem.of(a, b, epilogue=epilogue), H200, Cut(SMALL, split_k))
     found = run(plan, a, b, epilogue=epilogue)
-    torch.testing.assert_close(found, function(a @ b + bias) + 0.5 * residual, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(found, functions[activation](a @ b + bias) + 0.5 * residual, rtol=1e-13, atol=1e-13)
 
 
 def test_infinities_and_nans_are_where_they_belong() -> None:
@@ -179,7 +180,8 @@ def kernels_of(tile: Tile) -> list[Plan]:
     """In every layout; aligned, or one operand, or none."""
     found = []
     odd = [(0, 0)] * 4 + [(1, 1), (0, 1), (1, 0), (1, 1)]
-    for (x, y), (odd_a, odd_b) in zip(("nn", "nt", "tn", "tt") * 2, odd, strict=True):
+    layouts = list(itertools.product("nt", repeat=2))
+    for (x, y), (odd_a, odd_b) in zip(layouts * 2, odd, strict=True):
         a = meta(128, 256 + odd_a)[:, :256] if x == "n" else meta(256, 128 + odd_a)[:, :128].T
         b = meta(256, 128 + odd_b)[:, :128] if y == "n" else meta(128, 256 + odd_b)[:, :256].T
         found.append(planned(a, b, tile))
@@ -200,12 +202,15 @@ def assert_multiplies_doubles(plan: Plan, tile: Tile, found: Counter[str]) -> No
     assert total(found, r"DMMA\.16x8x16") == total(found, r"DMMA.*") == products
     assert total(found, r"LDGSTS\.E\.BYPASS\.128.*") > 0 or 16 not in (c.a_copy_bytes, c.b_copy_bytes)
     assert (total(found, r"LDGSTS\.E(\.LTC\w+)?\.64.*") > 0) == (8 in (c.a_copy_bytes, c.b_copy_bytes))
-    assert total(found, r"(LDL|STL)\b.*") == total(found, r"F2F\..*F64.*") == 0
+    assert total(found, r"(LDL|STL)\b.*") == 0
+    if not c.epilogue.any:
+        assert total(found, r"F2F\..*") == total(found, r"LDG\..*") == 0
     # A lane reads 16 bytes at a time of both operands.
     reads = (tile.m // tile.warps_m + tile.n // tile.warps_n) // 8 * 2 * (tile.k // tile.k_round)
     parts = 0 if tile.warps_k == 1 else tile.m * tile.n // (tile.threads // tile.warps_k) // 2
     assert total(found, r"LDS\.128") >= reads + parts
-    assert total(found, r"STG\.E\.128") > 0
+    # Of the smallest tile a lane stores two results, by the instructions that store them one by one elsewhere.
+    assert (total(found, r"STG\.E\.128") > 0) == (tile is not TILES_OF_FLOAT64[-1])
 
 
 @pytest.mark.parametrize("gpu", ["a100", "b200"])

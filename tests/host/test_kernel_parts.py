@@ -135,7 +135,7 @@ def conflicts(words: npt.NDArray[Any]) -> int:
 def words_of(elements: Integers, itemsize: int) -> Integers:
     """By lanes, those of elements that lie side by side."""
     if itemsize == 8:
-        return (2 * elements[..., None] + np.arange(2, dtype=np.int32)).reshape(len(elements), -1)
+        return np.stack((2 * elements, 2 * elements + 1), axis=-1).reshape(len(elements), -1).astype(np.int32)
     of_word = 4 // itemsize
     return elements[..., ::of_word] // of_word
 
