@@ -26,8 +26,8 @@ from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tf32
 from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma import int8 as int8_mma
-from tilesmith.kernels.mma.family import FP64, HALF, TF32
-from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_PAIRS, TILES_OF_TERMS, Cut
+from tilesmith.kernels.mma.family import FLOAT64, FP64, HALF, TF32
+from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_FLOAT64, TILES_OF_PAIRS, TILES_OF_TERMS, Cut
 from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner.choose import candidates
@@ -157,6 +157,17 @@ def mma_launches() -> Iterator[Launch]:
         yield candidate.plan(), a, b
 
 
+def double_mma_launches() -> Iterator[Launch]:
+    """float64: every tile, along K and across it, aligned or not, in parts of K; a batch."""
+    gpu = device.installed(0)
+    shapes = [((264, 200), (200, 296)), ((137, 195), (195, 263)), ((3, 1, 131, 67), (2, 67, 72))]
+    for (a_shape, b_shape), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.float64, "cuda") for shape in (a_shape, b_shape))
+        a, b = a.mT.contiguous().mT if x else a, b.mT.contiguous().mT if y else b
+        for tile, split_k in itertools.product(TILES_OF_FLOAT64, (1, 2)):
+            yield FLOAT64.plan(Problem.of(a, b), gpu, Cut(tile, split_k)), a, b
+
+
 def half_mma_launches() -> Iterator[Launch]:
     """The same of 16 bits, whose lines are aligned to 16, 4 or 2 bytes."""
     shapes = [(64, 64, 128), (70, 514, 66), (67, 133, 65), (17, 1, 33)]
@@ -279,6 +290,7 @@ KINDS: Final = {
     "zeros": zeros_launches,
     "gemv": dot_launches,
     "mma": mma_launches,
+    "double_mma": double_mma_launches,
     "half_mma": half_mma_launches,
     "large_mma": large_mma_launches,
     "int8_mma": int8_mma_launches,

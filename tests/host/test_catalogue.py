@@ -23,11 +23,11 @@ MAX_KERNELS = {  # by entry
         "gemm_fp32": 1570,
         "gemm_fp32_rs": 176,
         "split": 132,
-        "split_k_reduce": 44,
+        "split_k_reduce": 52,
         "realign": 1,
         "turn": 3,
     },
-    **{"simt": 164, "mma": 544, "skinny": 40, "gemv": 55, "outer": 2},
+    **{"simt": 164, "mma": 684, "skinny": 40, "gemv": 55, "outer": 2},
 }
 
 

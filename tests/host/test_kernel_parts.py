@@ -25,6 +25,7 @@ from tilesmith.kernels.mma.tiles import (
     FULL_RANGE_TILE,
     LARGE_TILES_OF_HALVES,
     TILES_OF_DOUBLES,
+    TILES_OF_FLOAT64,
     TILES_OF_HALVES,
     TILES_OF_TERMS,
     TILES_OF_TF32,
@@ -58,7 +59,7 @@ class Copied(NamedTuple):
 
     @property
     def code(self) -> str:
-        number = {4: "unsigned", 2: "unsigned short"}[self.itemsize]
+        number = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short"}[self.itemsize]
         own = ", ".join(str(int(each)) for each in self[:-1])
         tile = f"CopiedTile<{number}, {own}>, {number}"
         copies = f"find_copies<{tile}, {self.extent}, {self.depth}, {self.threads}, {int(self.along_k)}>(to);"
@@ -70,10 +71,11 @@ class Copied(NamedTuple):
 
 
 def copied_tiles() -> list[Copied]:
-    """The tiles of A and B of mma.cu, along K and across it, by vectors and by words."""
+    """The tiles of A and B of mma.cu, along K and across it, by vectors and by words or doubles."""
     found = []
-    of_each_size = ((4, TILES_OF_DOUBLES + TILES_OF_TF32), (2, TILES_OF_HALVES))
-    for (itemsize, own), along_k, copy_bytes in itertools.product(of_each_size, (False, True), (4, 16)):
+    of_each_size = ((8, TILES_OF_FLOAT64), (4, TILES_OF_DOUBLES + TILES_OF_TF32), (2, TILES_OF_HALVES))
+    for (itemsize, own), along_k, in_vectors in itertools.product(of_each_size, (False, True), (False, True)):
+        copy_bytes = 16 if in_vectors else max(4, itemsize)
         for tile in own:
             rest = (tile.threads, along_k, copy_bytes, False, itemsize)
             found.append(Copied(tile.m, tile.k, tile.m // tile.warps_m // 8, *rest))
@@ -130,6 +132,14 @@ def conflicts(words: npt.NDArray[Any]) -> int:
     return more
 
 
+def words_of(elements: Integers, itemsize: int) -> Integers:
+    """By lanes, those of elements that lie side by side."""
+    if itemsize == 8:
+        return np.stack((2 * elements, 2 * elements + 1), axis=-1).reshape(len(elements), -1).astype(np.int32)
+    of_word = 4 // itemsize
+    return elements[..., ::of_word] // of_word
+
+
 def test_a_conflict_is_seen() -> None:
     lanes = np.arange(32, dtype=np.int32)
     assert conflicts(32 * lanes[:, None]) == 31
@@ -150,15 +160,15 @@ def test_copies_fill_a_tile_once_and_no_bank_is_asked_twice(tile: Copied, parts:
 @pytest.mark.parametrize("tile", COPIED, ids=lambda each: each.name)
 def test_warps_read_a_copied_tile_once_and_no_bank_is_asked_twice(tile: Copied, parts: ctypes.CDLL) -> None:
     seen = []
-    of_word = 4 // tile.itemsize
     for place in itertools.product(range(0, tile.extent, 8 * tile.group), range(0, tile.depth, 16)):
         elements = found(getattr(parts, f"reads_{tile.name}"), 32, tile.group, 4, arguments=place)
         seen.append(elements.ravel())
-        by_instruction = elements.transpose((1, 0, 2) if tile.along_k else (2, 0, 1))
-        width = by_instruction.shape[-1]
+        by_line = elements.transpose((1, 0, 2) if tile.along_k else (2, 0, 1))
+        width = min(by_line.shape[-1], 16 // tile.itemsize)
+        by_instruction = by_line.reshape(len(by_line), 32, -1, width).swapaxes(1, 2).reshape(-1, 32, width)
         assert (by_instruction == by_instruction[..., :1] + np.arange(width)).all()
         assert not (by_instruction[..., 0] % width).any()
-        assert {conflicts(instruction[..., ::of_word] // of_word) for instruction in by_instruction} == {0}
+        assert {conflicts(words_of(instruction, tile.itemsize)) for instruction in by_instruction} == {0}
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(tile.extent * tile.depth))
 
 

@@ -28,7 +28,7 @@ from tilesmith.kernels.hopper import launch as gemm_launch
 from tilesmith.kernels.hopper import tiles
 from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma import launch as mma_launch
-from tilesmith.kernels.mma.family import FP64
+from tilesmith.kernels.mma.family import FLOAT64, FP64
 from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.kernels.simt import launch as simt_launch
@@ -147,6 +147,7 @@ def assert_legal(plan: Plan) -> None:
     assert plan.name.partition(" ")[0] == plan.family
     {
         "simt": assert_legal_simt,
+        "double_mma": assert_legal_mma,
         "fp64_mma": assert_legal_mma,
         "tf32_mma": assert_legal_mma,
         "half_mma": assert_legal_mma,
@@ -333,6 +334,8 @@ def test_what_goes_to_tensor_cores_where_there_are_kernels_and_what_to_simt(gpu:
         assert plan.family == "fp32_mma"
     elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype.itemsize == 1:
         assert plan.family == "int8_mma"
+    elif dtype == torch.float64 and FLOAT64.runs_on(KNOWN_GPUS[gpu]):
+        assert plan.family == "double_mma"
     else:
         assert plan.family == plan.product.kernel.entry == "simt"
 

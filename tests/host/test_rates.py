@@ -28,6 +28,7 @@ READERS: dict[str, type] = {
     "hopper": hopper_cost.Rates,
     "hopper_tf32": Tf32Rates,
     "mma.fp64": mma_cost.Rates,
+    "mma.float64": mma_cost.Rates,
     "mma.tf32": mma_cost.Rates,
     "mma.half": mma_cost.Rates,
     "mma.large_half": mma_cost.Rates,

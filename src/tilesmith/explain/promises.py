@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tilesmith.core.numbers import paragraph
 from tilesmith.core.plan import Plan
-from tilesmith.kernels import FAMILIES, family_of
+from tilesmith.kernels import FAMILIES, family_of, split_k_reduce
 from tilesmith.kernels.family import without_idle_fallbacks
 
 
@@ -23,7 +23,8 @@ class Promises:
         words = family_of(plan).sum_words(plan)
         sums = words.sums
         if plan.split_k > 1:
-            sums += f" K is summed in {plan.split_k} such parts, which are rounded to float32 and added in their order."
+            rounded = "rounded to float32 and " if _rounds_parts(plan) else ""
+            sums += f" K is summed in {plan.split_k} such parts, which are {rounded}added in their order."
         if (sets := _sets_of_warps(plan)) > 1:
             sums += f" {sets} sets of warps divide K, and their sums are added in their order."
         is_independent = not _splits_k(plan) and not _sizes_decide(plan)
@@ -38,6 +39,11 @@ class Promises:
 def _splits_k(plan: Plan) -> bool:
     """Whether sums of parts of K are added, among blocks or inside of them."""
     return plan.split_k > 1 or _sets_of_warps(plan) > 1
+
+
+def _rounds_parts(plan: Plan) -> bool:
+    constants = (each.kernel.constants for each in plan.launches)
+    return any(isinstance(each, split_k_reduce.Constants) and each.Partial == "float" for each in constants)
 
 
 def _sets_of_warps(plan: Plan) -> int:

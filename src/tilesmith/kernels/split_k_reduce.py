@@ -22,7 +22,7 @@ from tilesmith.core.params import (
     to,
 )
 from tilesmith.core.plan import Kernel, KernelLaunch
-from tilesmith.core.problem import Problem
+from tilesmith.core.problem import ALIGNMENT, Problem
 from tilesmith.kernels.blank import blank
 from tilesmith.kernels.element import CUDA_TYPES
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters
@@ -34,7 +34,7 @@ _TURNS: Final = (1, 2, 4, _WARPS)
 # Of partial sums, and of the outputs that they are added into. Integers have no epilogue.
 _TYPES: Final = {
     torch.float32: (torch.float32, torch.float16, torch.bfloat16),
-    torch.float64: (torch.float32,),
+    torch.float64: (torch.float32, torch.float64),
     torch.int32: (torch.int32, torch.int8, torch.uint8),
 }
 
@@ -99,7 +99,9 @@ def launch(problem: Problem, partials: Output, split_k: int) -> KernelLaunch:
     vectors = partials.batch[0] // split_k * partials.lines * partials.line_stride // _VECTOR
     turns = next((warps for warps in _TURNS if 2 * warps >= split_k), _WARPS)
     steps = (lines.row_stride, *out.batch_strides, lines.columns)
-    is_aligned = out.alignment >= _VECTOR * out.dtype.itemsize and not any(step % _VECTOR for step in steps)
+    is_aligned = out.alignment >= min(ALIGNMENT, _VECTOR * out.dtype.itemsize) and not any(
+        step % _VECTOR for step in steps
+    )
     parameters = Parameters(
         partial=Address("workspace", partials.offset),
         out=Address("out"),

@@ -43,6 +43,16 @@ __device__ __forceinline__ void copy_start_4_or_none(unsigned to, const void* fr
       : "memory");
 }
 
+// Copies 8 bytes, or writes zeros and does not read the source.
+__device__ __forceinline__ void copy_start_8_or_none(unsigned to, const void* from, bool is_valid) {
+  asm volatile(
+      "{\n.reg .pred ignored;\n"
+      "setp.eq.u32 ignored, %2, 0;\n"
+      "cp.async.ca.shared.global [%0], [%1], 8, ignored;\n}" ::"r"(to),
+      "l"(from), "r"(static_cast<unsigned>(is_valid))
+      : "memory");
+}
+
 // Closes a group of this thread's copies.
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -1,8 +1,9 @@
-"""The tensor cores by products in a warp's registers: float32 as doubles, as TF32 or in 16-bit terms, 16 and 8 bits."""
+"""The tensor cores by products in a warp's registers: float64, float32 as doubles, as TF32 or in 16-bit terms, 16 and 8
+bits."""
 
 from tilesmith.kernels.family import Family
 from tilesmith.kernels.mma import fp32, int8, words
-from tilesmith.kernels.mma.family import FP64, HALF, TF32
+from tilesmith.kernels.mma.family import FLOAT64, FP64, HALF, TF32
 from tilesmith.kernels.words import sums_of_halves
 
 _OF_OPERANDS = tuple(
@@ -19,6 +20,7 @@ _OF_OPERANDS = tuple(
         min_cycles=each.min_cycles,
     )
     for each, sum_words in (
+        (FLOAT64, words.sum_words_of_float64),
         (FP64, words.sum_words_of_doubles),
         (TF32, words.sum_words_of_tf32),
         (HALF, sums_of_halves),

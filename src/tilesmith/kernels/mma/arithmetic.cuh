@@ -13,16 +13,20 @@ namespace tilesmith {
 // What the tensor cores take of a lane's quad of a row or column, for sums of a type.
 template <typename, typename>
 struct Arithmetic;
-template <>
-struct Arithmetic<float, double> {
+template <typename Element>
+struct ArithmeticOfDoubles {
   using Factor = double;
   static constexpr int factors = lane_k;
   static constexpr bool cuts_off = false;
-  static __device__ __forceinline__ double factor(const Quad<float>& quad, int i) { return quad.element[i]; }
+  static __device__ __forceinline__ double factor(const Quad<Element>& quad, int i) { return quad.element[i]; }
   static __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)[8], const double (&b)[4]) {
     ptx::dmma(sum, a, b);
   }
 };
+template <>
+struct Arithmetic<float, double> : ArithmeticOfDoubles<float> {};
+template <>
+struct Arithmetic<double, double> : ArithmeticOfDoubles<double> {};
 template <>
 struct Arithmetic<float, float> {
   using Factor = unsigned;

@@ -6,7 +6,7 @@
 // A warp takes 8 groups of `group` neighbours along mn, and 16 of K at once. A lane has one of the groups, and 4
 // neighbours along K: that is a few vectors, whichever way the tile lies.
 //
-// Copies of 16 or 4 bytes start many tiles ahead. Less cannot be copied so: single values of 16 bits pass through
+// Copies of 16, 8 or 4 bytes start many tiles ahead. Less cannot be copied so: single values of 16 bits pass through
 // registers, which hold one tile.
 #pragma once
 
@@ -28,10 +28,11 @@ using Quad = Vector<Element, lane_k>;
 template <typename Element, int extent, int depth, int group, int threads, bool along_k, int copy_bytes,
           bool by_matrices>
 class CopiedTile {
-  static_assert(by_matrices ? sizeof(Element) == 2 : group == 2 || group == 4);
+  static_assert(by_matrices ? sizeof(Element) == 2 : group == 2 || group == 4 || (group == 8 && sizeof(Element) == 8));
   static_assert(extent % (8 * group) == 0 && depth % 16 == 0);
 
   static constexpr int vector = copy_bytes / sizeof(Element);       // elements of a copy
+  static constexpr int pair = 2;                                    // doubles that are read at once
   static constexpr int line = (along_k ? depth : extent) / vector;  // copies side by side
   static constexpr int lines_at_once = threads / line;
   static constexpr int copies = extent * depth / vector / threads;  // of a thread
@@ -74,6 +75,13 @@ class CopiedTile {
       constexpr unsigned row = 8, line = along_k ? depth : extent, lines_of_banks = line < 64 ? 64 / line : 1;
       const unsigned at = along_k ? mn : k, in_line = along_k ? k : mn;
       return at * line + (in_line ^ at / lines_of_banks % (8 / lines_of_banks) * row);
+    }
+    if (sizeof(Element) == 8) {
+      // A lane's access is a pair. Groups that are read at once are four apart, and so are the quads along K.
+      const unsigned is_beyond_four = mn / group / 4 % 2;
+      if (along_k)
+        return (mn * depth + k) ^ is_beyond_four * pair;
+      return (k * extent + mn) ^ k / lane_k % 4 * pair ^ (group > 2 ? is_beyond_four * half_line : 0);
     }
     if (along_k) {
       const unsigned own_group = mn / group;
@@ -121,6 +129,8 @@ class CopiedTile {
         ptx::copy_start_16(to, from, valid_bytes);
       else if constexpr (vector > 1)
         ptx::copy_start_4(to, from, valid_bytes);
+      else if constexpr (copy_bytes == 8)
+        ptx::copy_start_8_or_none(to, from, is_inside && valid);
       else if constexpr (!is_held)
         ptx::copy_start_4_or_none(to, from, is_inside && valid);
       else
@@ -152,7 +162,9 @@ class CopiedTile {
 
   // A lane's values, of which the first is at `at`.
   static __device__ __forceinline__ void read(Quad<Element> (&values)[group], const Element* tile, unsigned at) {
-    if constexpr (along_k) {
+    if constexpr (sizeof(Element) == 8) {
+      read_pairs(values, tile, at);
+    } else if constexpr (along_k) {
 #pragma unroll
       for (int j = 0; j < group; ++j)
         values[j] = *reinterpret_cast<const Quad<Element>*>(tile + beyond(at, place(j, 0)));
@@ -166,6 +178,20 @@ class CopiedTile {
 #pragma unroll
         for (int i = 0; i < lane_k; ++i) values[j].element[i] = found[i].element[j];
     }
+  }
+
+ private:
+  // The same of doubles: 16 bytes are two of them.
+  static __device__ __forceinline__ void read_pairs(Quad<Element> (&values)[group], const Element* tile, unsigned at) {
+    constexpr int step_mn = along_k ? 1 : pair, step_k = along_k ? pair : 1;
+#pragma unroll
+    for (int j = 0; j < group; j += step_mn)
+#pragma unroll
+      for (int i = 0; i < lane_k; i += step_k) {
+        const auto found = *reinterpret_cast<const Vector<Element, pair>*>(tile + beyond(at, place(j, i)));
+#pragma unroll
+        for (int e = 0; e < pair; ++e) values[along_k ? j : j + e].element[along_k ? i + e : i] = found.element[e];
+      }
   }
 };
 

@@ -1,4 +1,4 @@
-"""What mma.cu and mma_large.cu multiply on the tensor cores: float32 as doubles or as TF32, and 16 bits.
+"""What mma.cu and mma_large.cu multiply on the tensor cores: float64, float32 as doubles or as TF32, and 16 bits.
 
 The operands are read as they lie, in one launch; by large tiles, only if their lines are aligned, or else a launch
 before copies them. Where there are few tiles, K is cut into parts, whose sums a last launch adds in order.
@@ -27,6 +27,7 @@ from tilesmith.kernels.mma.operands import Lines, Pair, Placed, lines_of, walked
 from tilesmith.kernels.mma.tiles import (
     LARGE_TILES_OF_HALVES,
     TILES_OF_DOUBLES,
+    TILES_OF_FLOAT64,
     TILES_OF_HALVES,
     TILES_OF_TF32,
     Cut,
@@ -39,7 +40,7 @@ _INT_MAX: Final = 2**31 - 1
 LEAST_CAPABILITY: Final = (8, 0)  # which has copies that threads do not wait for, and products of bfloat16 and TF32
 _LARGEST_STEP: Final = max(
     max(tile.m, tile.n, tile.k)
-    for tile in (*TILES_OF_DOUBLES, *TILES_OF_TF32, *TILES_OF_HALVES, *LARGE_TILES_OF_HALVES)
+    for tile in (*TILES_OF_DOUBLES, *TILES_OF_FLOAT64, *TILES_OF_TF32, *TILES_OF_HALVES, *LARGE_TILES_OF_HALVES)
 )
 
 
@@ -53,23 +54,29 @@ class Mma:
     tiles: tuple[Tile, ...]
     rates: str  # the table
     halves: int  # products of 16-bit floats that take as long as one of these
+    capabilities: tuple[tuple[int, int], ...] = ()  # of the GPUs that are fast at it; none: LEAST_CAPABILITY and later
     large_tiles: tuple[Tile, ...] = ()  # and those for GPUs without wgmma
     large_rates: str = ""
 
     def runs_on(self, device: Device) -> bool:
         """Whether the GPU has the instruction, and is fast at it: doubles are slow on most."""
-        return device.capability == (9, 0) if self.sums == torch.float64 else device.capability >= LEAST_CAPABILITY
+        if self.capabilities:
+            return device.capability in self.capabilities
+        return device.capability >= LEAST_CAPABILITY
 
     def serves(self, problem: Problem, device: Device) -> bool:
         return self._rejects_type(problem, device) is None
 
     def _rejects_type(self, problem: Problem, device: Device) -> str | None:
         if not self.runs_on(device):
-            return f"is for compute capability {'9.0' if self.sums == torch.float64 else '8.0 and later'}"
+            names = ", ".join(f"{major}.{minor}" for major, minor in self.capabilities)
+            return f"is for compute capability {names or '8.0 and later'}"
         dtype = problem.out.dtype
         if dtype not in self.dtypes or {problem.a.dtype, problem.b.dtype} != {dtype}:
             names = " or ".join(str(each).removeprefix("torch.") for each in self.dtypes)
             return f"is for operands and outputs of {names}"
+        if dtype == torch.float64:
+            return None  # accuracies are float32's
         if problem.accuracy == "ieee":
             return "does not sum in one chain"
         if dtype == self.sums and problem.accuracy != "tf32":
@@ -247,7 +254,24 @@ def fits_a_grid(tile: Tile, m: int, n: int, batches: int) -> bool:
     return math.ceil(m / tile.m) <= _MAX_TILES_M and math.ceil(n / tile.n) * batches <= _INT_MAX
 
 
-FP64: Final = Mma("fp64_mma", (torch.float32,), torch.float64, TILES_OF_DOUBLES, "mma.fp64", halves=16)
+FP64: Final = Mma(
+    "fp64_mma",
+    (torch.float32,),
+    torch.float64,
+    TILES_OF_DOUBLES,
+    "mma.fp64",
+    halves=16,
+    capabilities=((9, 0),),
+)
+FLOAT64: Final = Mma(
+    "double_mma",
+    (torch.float64,),
+    torch.float64,
+    TILES_OF_FLOAT64,
+    "mma.float64",
+    halves=16,
+    capabilities=((8, 0), (9, 0), (10, 0)),
+)
 TF32: Final = Mma("tf32_mma", (torch.float32,), torch.float32, TILES_OF_TF32, "mma.tf32", halves=2)
 HALF: Final = Mma(
     "half_mma",

@@ -15,6 +15,36 @@ using OwnEpilogue = WholeEpilogue<Output, max_batch_dims>;
 static_assert(plan::warps_k == 1 || (sizeof(PartsOfK) <= plan::shared_bytes && share % 2 == 0));
 static_assert(sizeof(Results) <= plan::shared_bytes);
 
+// Sums of doubles change places as they are, and get their epilogue then. In registers, where there may be 64 of a
+// lane's, its long functions would be most of what there is to compile.
+constexpr bool has_epilogue_in_shared = has_epilogue && sizeof(Sum) == sizeof(double) && sizeof(Output) == sizeof(Sum);
+
+// `sums`: whose first one is that of the row and the column, and goes to `out`.
+__device__ __forceinline__ void store_with_epilogue(const Results& sums, const OwnEpilogue& epilogue, Output* out,
+                                                    int first_m, int first_n, const Parameters& p) {
+  constexpr int of_thread = turn_rows * plan::tile_n / plan::threads, at_once = of_thread < 8 ? of_thread : 8;
+  constexpr int step = plan::threads / plan::tile_n;  // of rows
+  static_assert(of_thread % at_once == 0);
+  const int first_row = threadIdx.x / plan::tile_n, column = threadIdx.x % plan::tile_n;
+#pragma unroll 1
+  for (int first = 0; first < of_thread; first += at_once) {
+    OwnEpilogue::Value found[at_once], results[at_once];
+    OwnEpilogue::Addends addends[at_once];
+    const int row = first_row + first * step;
+    const auto is_inside = [&](int i) { return first_m + row + i * step < p.m && first_n + column < p.n; };
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      addends[i] = epilogue.addends(first_m + row + i * step, first_n + column, is_inside(i));
+      found[i] = widen<OwnEpilogue::Value>(sums[row + i * step][column]);
+    }
+    epilogue.of_all<1>(results, found, addends);
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (is_inside(i))
+        out[(row + i * step) * p.out_stride_m + column * p.out_stride_n] = narrow<Output>(results[i]);
+  }
+}
+
 // `sum`: a lane's, of the tile. `shared`: all of a block's, of which nothing is needed any more. What it needs besides
 // is found out only now: until here, registers are scarce.
 __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& tile, unsigned char* shared,
@@ -52,7 +82,7 @@ __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& til
 
   using Value = OwnEpilogue::Value;
   Value values[share];
-  if (epilogue.is_none()) {
+  if (has_epilogue_in_shared || epilogue.is_none()) {
 #pragma unroll
     for (int i = 0; i < share; ++i) values[i] = static_cast<Value>(total[i]);
   } else if constexpr (has_epilogue) {
@@ -81,7 +111,7 @@ __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& til
 #pragma unroll
   for (int i = 0; i < share; ++i) results[i / neighbours].element[i % neighbours] = narrow<Output>(values[i]);
 
-  if (stores_from_registers && p.stores_vectors) {
+  if (stores_from_registers && p.stores_vectors && (!has_epilogue_in_shared || epilogue.is_none())) {
 #pragma unroll
     for (int i = 0; i < share; i += neighbours)
       if (is_inside(i))
@@ -102,6 +132,12 @@ __device__ __forceinline__ void finish(const Parameters& p, const BlockTile& til
     }
     __syncthreads();
     Output* const lines = out + first_row * p.out_stride_m;
+    if constexpr (has_epilogue_in_shared) {
+      if (!epilogue.is_none()) {
+        store_with_epilogue(exchanged, epilogue, lines, first_m + first_row, first_n, p);
+        continue;
+      }
+    }
     if (!stores_from_registers && p.stores_vectors)
       store_vectors(exchanged, lines, rows - first_row, columns, p);
     else if (sizeof(Output) == 2 && p.out_stride_n == 1)

@@ -1,6 +1,6 @@
-// C = A B by the products that a warp of the tensor cores has in its registers. float32: of doubles, where products are
-// exact, sums are of doubles and a result is rounded once; or of TF32, with sums of float32. 16 bits, with sums of
-// float32.
+// C = A B by the products that a warp of the tensor cores has in its registers. float64. float32: of doubles, where
+// products are exact, sums are of doubles and a result is rounded once; or of TF32, with sums of float32. 16 bits, with
+// sums of float32.
 //
 // A block computes a tile of C. Tiles of A and B pass through a ring in shared memory. The warps divide the tile, and
 // K; what they have of K is added at the end, in order. Which k of the product instruction is which of K does not
@@ -109,7 +109,10 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
     }
   }
 
-  finish(p, tile, shared_bytes, sum);
+  if constexpr (plan::raster_rows > 1)
+    finish(p, BlockTile::own(p), shared_bytes, sum);  // found anew: large tiles leave no registers to keep it
+  else
+    finish(p, tile, shared_bytes, sum);
 }
 
 }  // namespace tilesmith

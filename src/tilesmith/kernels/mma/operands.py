@@ -42,7 +42,7 @@ def lines_of(problem: Problem) -> tuple[Lines, Lines]:
 @cache
 def copy_widths(itemsize: int) -> tuple[tuple[int, int], ...]:
     """The bytes of a copy of A and of B that kernels have, for operands of a type."""
-    narrow = (itemsize,) if itemsize == _WORD else (_WORD, itemsize)
+    narrow = (itemsize,) if itemsize >= _WORD else (_WORD, itemsize)
     mixed = [widths for each in narrow for widths in ((each, ALIGNMENT), (ALIGNMENT, each), (each, each))]
     return (ALIGNMENT, ALIGNMENT), *mixed
 

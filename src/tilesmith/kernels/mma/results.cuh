@@ -31,7 +31,7 @@ using PartsOfK = Pair[plan::warps_k][tiles_of_warps][sums / 2][32];
 
 // The results of all warps, or of as many rows as the ring has room for. Rows are apart by an odd number of vectors.
 using ResultRow = Output[plan::tile_n + 16 / sizeof(Output)];
-constexpr int turns = plan::by_matrices ? (plan::tile_m * sizeof(ResultRow) - 1) / plan::shared_bytes + 1 : 1;
+constexpr int turns = (plan::tile_m * sizeof(ResultRow) - 1) / plan::shared_bytes + 1;
 constexpr int turn_rows = plan::tile_m / turns;
 using Results = ResultRow[turn_rows];
 static_assert(plan::threads % plan::tile_n == 0 && plan::tile_m % turns == 0);

@@ -60,6 +60,16 @@ TILES_OF_DOUBLES: Final[tuple[Tile, ...]] = (
     Tile(16, 32, 64, warps_m=1, warps_n=2, warps_k=4, stages=4, blocks_per_sm=2),
     Tile(16, 16, 128, warps_m=1, warps_n=1, warps_k=4, stages=3, blocks_per_sm=4),
 )
+# Of operands that are doubles themselves. Some have warps of 32 x 64: these read less of shared memory for a product.
+TILES_OF_FLOAT64: Final[tuple[Tile, ...]] = (
+    Tile(64, 128, 16, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=2, raster_rows=8),
+    Tile(128, 128, 16, warps_m=4, warps_n=2, warps_k=1, stages=4, blocks_per_sm=1, raster_rows=8),
+    Tile(64, 64, 16, warps_m=2, warps_n=2, warps_k=1, stages=4, blocks_per_sm=2, raster_rows=8),
+    Tile(32, 64, 32, warps_m=1, warps_n=2, warps_k=2, stages=3, blocks_per_sm=2),
+    Tile(32, 32, 32, warps_m=2, warps_n=2, warps_k=2, stages=4, blocks_per_sm=2),
+    Tile(16, 32, 64, warps_m=1, warps_n=2, warps_k=4, stages=3, blocks_per_sm=2),
+    Tile(16, 16, 64, warps_m=1, warps_n=1, warps_k=4, stages=4, blocks_per_sm=3),
+)
 TILES_OF_TF32: Final[tuple[Tile, ...]] = (  # smaller ones are no faster than of doubles
     Tile(128, 64, 32, warps_m=4, warps_n=2, warps_k=1, stages=3, blocks_per_sm=2),
     Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=3, blocks_per_sm=3),

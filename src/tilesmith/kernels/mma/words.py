@@ -15,6 +15,7 @@ from tilesmith.kernels.fp32_split.words import describe as split_words
 from tilesmith.kernels.mma import fp32_launch, launch
 
 _FACTORS: Final = {  # by the types of elements and sums
+    ("double", "double"): "doubles",
     ("float", "double"): "doubles",
     ("float", "float"): "float32 as TF32",
     **{(pair, "int"): "8-bit integers" for pair in PAIR_TYPES.values()},
@@ -56,6 +57,10 @@ def _multiplies(what: str, c: launch.Constants, plan: Plan) -> str:
 
 def sum_words_of_doubles(plan: Plan) -> SumWords:
     return words.SUMS_OF_DOUBLES
+
+
+def sum_words_of_float64(plan: Plan) -> SumWords:
+    return SumWords("One sum of float64 on the tensor cores.", "That of sums in float64.")
 
 
 def sum_words_of_integers(plan: Plan) -> SumWords:

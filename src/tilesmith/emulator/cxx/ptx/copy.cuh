@@ -21,6 +21,9 @@ __device__ __forceinline__ void copy_start_16_or_none(unsigned to, const void* f
 __device__ __forceinline__ void copy_start_4_or_none(unsigned to, const void* from, bool is_valid) {
   emulator::copy_start(to, from, 4, is_valid ? 4 : 0);
 }
+__device__ __forceinline__ void copy_start_8_or_none(unsigned to, const void* from, bool is_valid) {
+  emulator::copy_start(to, from, 8, is_valid ? 8 : 0);
+}
 
 __device__ __forceinline__ void copy_commit() { emulator::copy_commit(); }
 template <int groups>
