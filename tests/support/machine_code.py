@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tilesmith import CompilationError
-from tilesmith.core.device import named
+from tilesmith.core.device import Device, named
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.runtime import compiler, source
@@ -134,6 +134,19 @@ def instructions_of_each(kernels: Sequence[Kernel]) -> list[Counter[str]]:
             found[bisect_right(ends, each.address)][each.name] += 1
     assert all(each["EXIT"] > 0 for each in found)
     return found
+
+
+def assert_compiles_without_spills(kernel: Kernel, device: Device) -> None:
+    """For any GPU, whose SM has the registers for as many blocks as the plan says."""
+    used = compiler.resources(source.render(kernel), device.arch)
+    assert used.stack_bytes == used.spill_store_bytes == used.spill_load_bytes == 0
+    blocks_per_sm = getattr(kernel.constants, "blocks_per_sm", 1)
+    assert used.registers * kernel.threads * blocks_per_sm <= device.registers_per_sm
+
+
+def instructions_for(kernel: Kernel, device: Device) -> Counter[str]:
+    """How often each instruction is in the machine code for a GPU."""
+    return instructions_in(_nvdisasm(compiler.compile(source.render(kernel), device.arch), "-c"))
 
 
 def _code(cubin: bytes) -> bytes:
