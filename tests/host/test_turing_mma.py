@@ -7,7 +7,7 @@ import pytest
 import torch
 from emulated import placed
 from launched import entries
-from machine_code import assert_compiles_without_spills, instructions_for, total
+from machine_code import instructions_without_spills, total
 
 import tilesmith
 from tilesmith.core.device import KNOWN_GPUS
@@ -125,8 +125,7 @@ def test_the_machine_code(tile: Tile, layouts: tuple[str, str]) -> None:
     bias = integers((1, 128), "n")[0]
     for epilogue in (None, Epilogue(bias=bias)):
         kernel = HALF.plan(Problem.of(a, b, epilogue=epilogue), T4, Cut(tile)).product.kernel
-        assert_compiles_without_spills(kernel, T4)
-    found = instructions_for(kernel, T4)
+        found = instructions_without_spills(kernel, T4)
     products = tile.m * tile.n * tile.k // (tile.threads // 32) // (16 * 8 * 8)
     assert total(found, r"HMMA\.1688\.F32") == products * (2 if tile.by_matrices else 1)  # in the loop and after it
     assert (total(found, r"LDSM\.16\.MT?88\.4") > 0) == tile.by_matrices
@@ -142,7 +141,7 @@ def test_the_kernels_of_lines_that_are_not_aligned_do_not_spill(tile: Tile, widt
     kernel = HALF.plan(Problem.of(a, b), T4, Cut(tile)).product.kernel
     assert isinstance(c := kernel.constants, launch.Constants)
     assert (c.a_copy_bytes, c.b_copy_bytes) == widths
-    assert_compiles_without_spills(kernel, T4)
+    assert total(instructions_without_spills(kernel, T4), r"HMMA\.1688\.F32") > 0
 
 
 def test_it_explains_itself() -> None:
