@@ -8,6 +8,7 @@ With no argument, all of KINDS.
 import itertools
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -199,6 +200,22 @@ def large_mma_launches() -> Iterator[Launch]:
     yield HALF.plan(Problem.of(a.half(), b.half()), gpu, Cut(LARGE_TILES_OF_HALVES[0])), a.half(), b.half()
 
 
+def turing_mma_launches() -> Iterator[Launch]:
+    """What a T4 would run: copies through registers, of 16, 4 and 2 bytes, at edges too; in parts of K; a batch."""
+    t4 = device.named("t4")
+    shapes = [
+        ((264, 200), (200, 296)),
+        ((137, 195), (195, 263)),
+        ((70, 514), (514, 66)),
+        ((3, 1, 70, 130), (2, 130, 76)),
+    ]
+    for (a_shape, b_shape), x, y in itertools.product(shapes, (False, True), (False, True)):
+        a, b = (random_tensor(shape, torch.float16, "cuda") for shape in (a_shape, b_shape))
+        a, b = a.mT.contiguous().mT if x else a, b.mT.contiguous().mT if y else b
+        for tile, split_k in itertools.product(HALF.tiles_on(t4), (1, 2)):
+            yield replace(HALF.plan(Problem.of(a, b), t4, Cut(tile, split_k)), device=device.installed(0)), a, b
+
+
 def int8_mma_launches() -> Iterator[Launch]:
     """Bytes: read as they lie, or turned before, by words or by bytes; in parts of K; a batch."""
     gpu = device.installed(0)
@@ -293,6 +310,7 @@ KINDS: Final = {
     "double_mma": double_mma_launches,
     "half_mma": half_mma_launches,
     "large_mma": large_mma_launches,
+    "turing_mma": turing_mma_launches,
     "int8_mma": int8_mma_launches,
     "outer": outer_launches,
     "pack": pack_launches,

@@ -121,8 +121,10 @@ OF_TENSOR_CORES = {
     *("fp32_split/split.cu", "realign.cu", "split_k_reduce.cu", "turn.cu"),
 }
 
+ON_TURING = {"mma/mma.cu", "mma/mma_large.cu", "realign.cu", "split_k_reduce.cu"}
 
-@pytest.mark.parametrize(("gpu", "more"), [("t4", set()), ("sm_80", OF_TENSOR_CORES), ("rtx4090", OF_TENSOR_CORES)])
+
+@pytest.mark.parametrize(("gpu", "more"), [("t4", ON_TURING), ("sm_80", OF_TENSOR_CORES), ("rtx4090", OF_TENSOR_CORES)])
 def test_what_is_built_for_other_gpus_has_no_kernel_of_hoppers(gpu: str, more: set[str]) -> None:
     found = {kernel.source.removeprefix("kernels/") for kernel in catalogue(named(gpu))}
     assert found == {"simt/simt.cu", *more}

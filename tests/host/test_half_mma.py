@@ -85,7 +85,8 @@ def test_what_it_cannot_do_is_left_to_others() -> None:
     ):
         assert "is for operands and outputs of float16 or bfloat16" in str(HALF.rejects(problem, H200))
     bfloat16s = Problem.of(halves[1], halves[1])
-    assert HALF.rejects(bfloat16s, KNOWN_GPUS["t4"]) == "is for compute capability 8.0 and later"
+    why = "is for operands and outputs of float16 on compute capability 7.5"
+    assert HALF.rejects(bfloat16s, KNOWN_GPUS["t4"]) == why
     assert HALF.rejects(bfloat16s, H200) is HALF.rejects(bfloat16s, KNOWN_GPUS["a100"]) is None
 
 

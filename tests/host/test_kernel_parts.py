@@ -61,7 +61,7 @@ class Copied(NamedTuple):
     def code(self) -> str:
         number = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short"}[self.itemsize]
         own = ", ".join(str(int(each)) for each in self[:-1])
-        tile = f"CopiedTile<{number}, {own}>, {number}"
+        tile = f"CopiedTile<{number}, {own}, false>, {number}"
         copies = f"find_copies<{tile}, {self.extent}, {self.depth}, {self.threads}, {int(self.along_k)}>(to);"
         copying = f'extern "C" void copies_{self.name}(unsigned* to) {{ {copies} }}\n'
         if self.by_matrices:

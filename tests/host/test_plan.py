@@ -328,13 +328,13 @@ def test_what_goes_to_tensor_cores_where_there_are_kernels_and_what_to_simt(gpu:
     plan = choose(Problem.of(a, a), KNOWN_GPUS[gpu])
     if gpu in HOPPER and dtype in (torch.float32, *SIXTEEN_BIT_FLOATS):
         assert plan.family == "hopper"
-    elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype in SIXTEEN_BIT_FLOATS:
+    elif dtype in (SIXTEEN_BIT_FLOATS if KNOWN_GPUS[gpu].capability >= (8, 0) else (torch.float16,)):
         assert plan.family == "half_mma"
     elif dtype == torch.float32 and fp32_mma.runs_on(KNOWN_GPUS[gpu], "fp32"):
         assert plan.family == "fp32_mma"
     elif KNOWN_GPUS[gpu].capability >= (8, 0) and dtype.itemsize == 1:
         assert plan.family == "int8_mma"
-    elif dtype == torch.float64 and FLOAT64.runs_on(KNOWN_GPUS[gpu]):
+    elif dtype == torch.float64 and KNOWN_GPUS[gpu].capability in FLOAT64.capabilities:
         assert plan.family == "double_mma"
     else:
         assert plan.family == plan.product.kernel.entry == "simt"

@@ -18,7 +18,13 @@ from tilesmith.kernels.hopper import family as hopper
 from tilesmith.kernels.hopper import tf32, tiles
 from tilesmith.kernels.mma import fp32 as fp32_mma
 from tilesmith.kernels.mma.family import FP64, HALF
-from tilesmith.kernels.mma.tiles import LARGE_TILES_OF_HALVES, TILES_OF_DOUBLES, TILES_OF_TERMS, Cut
+from tilesmith.kernels.mma.tiles import (
+    LARGE_TILES_OF_HALVES,
+    LARGE_TILES_ON_TURING,
+    TILES_OF_DOUBLES,
+    TILES_OF_TERMS,
+    Cut,
+)
 from tilesmith.kernels.outer import outer
 from tilesmith.kernels.simt import family as simt
 from tilesmith.planner import choose
@@ -254,7 +260,9 @@ def test_headers_are_the_files_of_the_package_under_the_names_that_includes_use(
     assert source.headers() == {name: path.read_text() for name, path in files.items()}
     one_term = Problem.of(*[torch.zeros(64, 64)] * 2, accuracy="tf32")
     of_one_term = fp32_mma.plan(one_term, named("a100"), Cut(LARGE_TILES_OF_HALVES[0])).product.kernel
-    units = map(source.render, (*every_kernel().values(), *of_the_catalogue().values(), of_one_term))
+    halves = Problem.of(*[torch.zeros(64, 64, dtype=torch.float16)] * 2)
+    on_turing = HALF.plan(halves, named("t4"), Cut(LARGE_TILES_ON_TURING[0])).product.kernel
+    units = map(source.render, (*every_kernel().values(), *of_the_catalogue().values(), of_one_term, on_turing))
     used = set().union(*map(closure, units))
     assert {name for name in files if not name.startswith("ptx/")} <= used
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tilesmith import CompilationError
-from tilesmith.core.device import named
+from tilesmith.core.device import Device, named
 from tilesmith.core.plan import Kernel, KernelLaunch
 from tilesmith.kernels.hopper.constants import CommonConstants
 from tilesmith.runtime import compiler, source
@@ -134,6 +134,18 @@ def instructions_of_each(kernels: Sequence[Kernel]) -> list[Counter[str]]:
             found[bisect_right(ends, each.address)][each.name] += 1
     assert all(each["EXIT"] > 0 for each in found)
     return found
+
+
+def instructions_without_spills(kernel: Kernel, device: Device) -> Counter[str]:
+    """How often each instruction is in the machine code for a GPU, whose SM has the registers for as many blocks as the
+    plan says."""
+    cubin, log = compiler._compile(source.render(kernel), device.arch, "--ptxas-options=-v")
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    used = re.search(r"Used (\d+) registers", log)
+    assert used is not None
+    blocks_per_sm = getattr(kernel.constants, "blocks_per_sm", 1)
+    assert int(used[1]) * kernel.threads * blocks_per_sm <= device.registers_per_sm
+    return instructions_in(_nvdisasm(cubin, "-c"))
 
 
 def _code(cubin: bytes) -> bytes:

@@ -51,7 +51,12 @@ struct ArithmeticOfPairs {
 template <>
 struct Arithmetic<float16, float> : ArithmeticOfPairs<float16> {
   static __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    ptx::mma_float16(sum, a, b);
+    if constexpr (plan::product_k == 16) {
+      ptx::mma_float16(sum, a, b);
+    } else {
+      ptx::mma_float16_of_8(sum, a[0], a[1], b[0]);
+      ptx::mma_float16_of_8(sum, a[2], a[3], b[1]);
+    }
   }
   static __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     ptx::mma_float16_from_zero(sum, a, b);

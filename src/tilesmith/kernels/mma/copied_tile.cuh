@@ -7,7 +7,7 @@
 // neighbours along K: that is a few vectors, whichever way the tile lies.
 //
 // Copies of 16, 8 or 4 bytes start many tiles ahead. Less cannot be copied so: single values of 16 bits pass through
-// registers, which hold one tile.
+// registers, which hold one tile; and all copies do where a GPU has none that threads need not wait for (`holds`).
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -25,8 +25,18 @@ __device__ __forceinline__ constexpr int group_of(int row) { return row / 2 + ro
 template <typename Element>
 using Quad = Vector<Element, lane_k>;
 
+// What registers hold of a copy.
+template <typename Element, int bytes>
+struct HeldCopy {
+  using Type = Vector<unsigned, bytes / 4>;
+};
+template <typename Element>
+struct HeldCopy<Element, sizeof(Element)> {
+  using Type = Vector<Element, 1>;
+};
+
 template <typename Element, int extent, int depth, int group, int threads, bool along_k, int copy_bytes,
-          bool by_matrices>
+          bool by_matrices, bool holds>
 class CopiedTile {
   static_assert(by_matrices ? sizeof(Element) == 2 : group == 2 || group == 4 || (group == 8 && sizeof(Element) == 8));
   static_assert(extent % (8 * group) == 0 && depth % 16 == 0);
@@ -40,19 +50,24 @@ class CopiedTile {
 
  public:
   static constexpr int elements = extent * depth;
-  static constexpr bool is_held = copy_bytes < 4;  // in registers
+  static constexpr bool is_held = holds || copy_bytes < 4;  // in registers
   static constexpr bool is_along_k = along_k;
 
  private:
+  using Copy = typename HeldCopy<Element, copy_bytes>::Type;
+
   const Element* cursor_;  // this thread's first copy of the next tile
   int step_;               // from one of its copies to the next
   int advance_;            // from one tile to the next
   int valid_;              // across K: elements of a copy that are inside of the matrix
   unsigned inside_;        // along K: bit i: its i-th copy is
-  Element held_[is_held ? copies : 1];
+  Copy held_[is_held ? copies : 1];
 
   static __device__ __forceinline__ int in_line() { return threadIdx.x % line * vector; }
   static __device__ __forceinline__ int across(int i) { return threadIdx.x / line + i * lines_at_once; }
+  static __device__ __forceinline__ const Copy& copy(const Element* from) {
+    return *reinterpret_cast<const Copy*>(from);
+  }
   static __device__ __forceinline__ int clamp(int elements) { return max(min(elements, vector), 0); }
 
  public:
@@ -117,6 +132,10 @@ class CopiedTile {
   // Starts the copies of the next tile along K, which has `k_left` elements before K's end. What is past an edge of the
   // matrix is zero, in both operands where it is past the end of K, so that a NaN on one side meets no product.
   __device__ __forceinline__ void start(unsigned tile_address, int k_left) {
+    if constexpr (is_held) {
+      hold(k_left);
+      return;
+    }
     const unsigned first = first_place();
     const int valid = along_k ? clamp(k_left - in_line()) : valid_;
 #pragma unroll
@@ -131,10 +150,31 @@ class CopiedTile {
         ptx::copy_start_4(to, from, valid_bytes);
       else if constexpr (copy_bytes == 8)
         ptx::copy_start_8_or_none(to, from, is_inside && valid);
-      else if constexpr (!is_held)
-        ptx::copy_start_4_or_none(to, from, is_inside && valid);
       else
-        held_[i] = is_inside && valid ? *from : Element{};
+        ptx::copy_start_4_or_none(to, from, is_inside && valid);
+    }
+    cursor_ += advance_;
+  }
+
+  // The same into registers. That copies are whole is asked once: then none of them waits for another.
+  __device__ __forceinline__ void hold(int k_left) {
+    const int valid = along_k ? clamp(k_left - in_line()) : valid_;
+    const auto is_inside = [&](int i) { return along_k ? (inside_ >> i & 1u) != 0 : across(i) < k_left; };
+    if constexpr (vector == 1) {
+#pragma unroll
+      for (int i = 0; i < copies; ++i) held_[i].element[0] = is_inside(i) && valid ? cursor_[i * step_] : Element{};
+    } else if (valid == vector) {
+#pragma unroll
+      for (int i = 0; i < copies; ++i) held_[i] = is_inside(i) ? copy(cursor_ + i * step_) : Copy{};
+    } else {
+      const auto bits = [&](int i, int e) {
+        const Element* const from = cursor_ + i * step_ + e;
+        return is_inside(i) && e < valid ? *reinterpret_cast<const unsigned short*>(from) : 0u;
+      };
+#pragma unroll
+      for (int i = 0; i < copies; ++i)
+#pragma unroll
+        for (int w = 0; w < copy_bytes / 4; ++w) held_[i].element[w] = bits(i, 2 * w) | bits(i, 2 * w + 1) << 16;
     }
     cursor_ += advance_;
   }
@@ -151,12 +191,29 @@ class CopiedTile {
   }
   __device__ __forceinline__ void advance() { cursor_ += advance_; }
 
+  // The same into registers.
+  __device__ __forceinline__ void hold_whole() {
+#pragma unroll
+    for (int i = 0; i < copies; ++i) {
+      const bool is_inside = along_k ? (inside_ >> i & 1u) != 0 : valid_ > 0;
+      held_[i] = is_inside ? copy(cursor_ + i * step_) : Copy{};
+    }
+    advance();
+  }
+
+  // Stores the tile that registers hold, of copies of 16 bytes. `first`: the first_place.
+  __device__ __forceinline__ void put_vectors(unsigned tile_address, unsigned first) const {
+#pragma unroll
+    for (int i = 0; i < copies; ++i)
+      ptx::shared_store(tile_address + beyond(first, step_of_places(i)) * sizeof(Element), held_[i]);
+  }
+
   // Stores the tile whose copies were started last, if registers hold it.
   __device__ __forceinline__ void put(Element* tile) const {
     if constexpr (is_held) {
       const unsigned first = first_place();
 #pragma unroll
-      for (int i = 0; i < copies; ++i) tile[beyond(first, step_of_places(i))] = held_[i];
+      for (int i = 0; i < copies; ++i) *reinterpret_cast<Copy*>(tile + beyond(first, step_of_places(i))) = held_[i];
     }
   }
 

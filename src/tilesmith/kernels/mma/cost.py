@@ -15,7 +15,6 @@ from tilesmith.kernels.operand import round_up
 
 _MIN_PART_TILES: Final = 2  # along K: the first ones of a part wait for memory
 _MAX_SPLIT_K: Final = 64
-_SYSTEM_SHARED_BYTES: Final = 1024  # of a block's
 _REACHED: Final = 0.87  # of the tensor cores' peak, by the best products that are published of an A100
 
 
@@ -155,7 +154,8 @@ class Costs:
 
     def _blocks_at_once(self, tile: Tile) -> int:
         """Of an SM."""
-        shared_bytes = tile.shared_bytes(self._read_bytes) + _SYSTEM_SHARED_BYTES
+        systems = self._device.shared_bytes_per_sm - self._device.shared_bytes_per_block
+        shared_bytes = tile.shared_bytes(self._read_bytes) + systems
         return min(tile.blocks_per_sm, max(1, self._device.shared_bytes_per_sm // shared_bytes))
 
 

@@ -26,10 +26,12 @@ from tilesmith.kernels.mma.launch import Arithmetic
 from tilesmith.kernels.mma.operands import Lines, Pair, Placed, lines_of, walked
 from tilesmith.kernels.mma.tiles import (
     LARGE_TILES_OF_HALVES,
+    LARGE_TILES_ON_TURING,
     TILES_OF_DOUBLES,
     TILES_OF_FLOAT64,
     TILES_OF_HALVES,
     TILES_OF_TF32,
+    TILES_ON_TURING,
     Cut,
     Tile,
 )
@@ -38,6 +40,7 @@ from tilesmith.kernels.operand import WORKSPACE_ALIGNMENT, Operand, different_ma
 _MAX_TILES_M: Final = 65535  # of the grid's second dimension
 _INT_MAX: Final = 2**31 - 1
 LEAST_CAPABILITY: Final = (8, 0)  # which has copies that threads do not wait for, and products of bfloat16 and TF32
+_TURING: Final = (7, 5)  # which has neither, but products of float16
 _LARGEST_STEP: Final = max(
     max(tile.m, tile.n, tile.k)
     for tile in (*TILES_OF_DOUBLES, *TILES_OF_FLOAT64, *TILES_OF_TF32, *TILES_OF_HALVES, *LARGE_TILES_OF_HALVES)
@@ -57,24 +60,30 @@ class Mma:
     capabilities: tuple[tuple[int, int], ...] = ()  # of the GPUs that are fast at it; none: LEAST_CAPABILITY and later
     large_tiles: tuple[Tile, ...] = ()  # and those for GPUs without wgmma
     large_rates: str = ""
+    tiles_on_turing: tuple[Tile, ...] = ()  # of float16
+    large_tiles_on_turing: tuple[Tile, ...] = ()
 
-    def runs_on(self, device: Device) -> bool:
-        """Whether the GPU has the instruction, and is fast at it: doubles are slow on most."""
+    def _dtypes_on(self, device: Device) -> tuple[torch.dtype, ...]:
+        """Those for which the GPU has the instruction, and is fast at it: doubles are slow on most."""
         if self.capabilities:
-            return device.capability in self.capabilities
-        return device.capability >= LEAST_CAPABILITY
+            return self.dtypes if device.capability in self.capabilities else ()
+        if device.capability >= LEAST_CAPABILITY:
+            return self.dtypes
+        return (torch.float16,) if self.tiles_on_turing and device.capability >= _TURING else ()
 
     def serves(self, problem: Problem, device: Device) -> bool:
         return self._rejects_type(problem, device) is None
 
     def _rejects_type(self, problem: Problem, device: Device) -> str | None:
-        if not self.runs_on(device):
+        dtypes = self._dtypes_on(device)
+        if not dtypes:
             names = ", ".join(f"{major}.{minor}" for major, minor in self.capabilities)
             return f"is for compute capability {names or '8.0 and later'}"
         dtype = problem.out.dtype
-        if dtype not in self.dtypes or {problem.a.dtype, problem.b.dtype} != {dtype}:
-            names = " or ".join(str(each).removeprefix("torch.") for each in self.dtypes)
-            return f"is for operands and outputs of {names}"
+        if dtype not in dtypes or {problem.a.dtype, problem.b.dtype} != {dtype}:
+            names = " or ".join(str(each).removeprefix("torch.") for each in dtypes)
+            where = "" if dtypes == self.dtypes else f" on compute capability {'.'.join(map(str, device.capability))}"
+            return f"is for operands and outputs of {names}{where}"
         if dtype == torch.float64:
             return None  # accuracies are float32's
         if problem.accuracy == "ieee":
@@ -91,12 +100,13 @@ class Mma:
             return "there is nothing to multiply"
         if len(problem.batch) > MAX_BATCH_DIMS:
             return f"walks {MAX_BATCH_DIMS} batch dimensions at most, and this product has {len(problem.batch)}"
-        m, n, batches, largest = problem.m, problem.n, problem.batches, self.tiles[0]
+        tiles = self._small_tiles_on(device)
+        m, n, batches, largest = problem.m, problem.n, problem.batches, tiles[0]
         may_be_counted = is_countable(problem)
         if may_be_counted and fits_a_grid(largest, m, n, batches) and fits_a_grid(largest, n, m, batches):
             return None  # whichever way round
         p = problem.stored_by_rows
-        if not may_be_counted or not any(fits_a_grid(tile, p.m, p.n, batches) for tile in self.tiles):
+        if not may_be_counted or not any(fits_a_grid(tile, p.m, p.n, batches) for tile in tiles):
             return "its sizes or strides cannot be counted with 32 bits"
         return None
 
@@ -115,16 +125,21 @@ class Mma:
     def _rates(self, table: str, device: Device) -> Rates:
         return rates_of(device, table, self.halves, self.large_rates)
 
+    def _small_tiles_on(self, device: Device) -> tuple[Tile, ...]:
+        return self.tiles if device.capability >= LEAST_CAPABILITY else self.tiles_on_turing
+
     def _large_tiles_on(self, device: Device) -> tuple[Tile, ...]:
+        if device.capability < LEAST_CAPABILITY:
+            return self.large_tiles_on_turing
         return self.large_tiles if device.capability != (9, 0) else ()
 
     def tiles_on(self, device: Device) -> tuple[Tile, ...]:
         """All that plans may have on a GPU."""
-        return (*self.tiles, *self._large_tiles_on(device))
+        return (*self._small_tiles_on(device), *self._large_tiles_on(device))
 
     def _costs(self, problem: Problem, device: Device) -> Iterator[tuple[Cut, float]]:
         p = problem.stored_by_rows
-        for tiles in (self.tiles, self._large_tiles_on(device)):
+        for tiles in (self._small_tiles_on(device), self._large_tiles_on(device)):
             suited = [tile for tile in tiles if fits_a_grid(tile, p.m, p.n, p.batches)]  # of what is not rejected
             if suited:
                 costs = self._costs_of(p, device, are_large=suited[0].by_matrices)
@@ -150,8 +165,8 @@ class Mma:
 
     def kernels(self, device: Device) -> Iterator[Kernel]:
         """Every kernel that a plan may have."""
-        if self.runs_on(device):
-            for dtype in self.dtypes:
+        if dtypes := self._dtypes_on(device):
+            for dtype in dtypes:
                 yield from launch.kernels(Arithmetic(dtype, self.sums, dtype), self.tiles_on(device))
             yield from split_k_reduce.kernels()
             if self._large_tiles_on(device):
@@ -282,4 +297,6 @@ HALF: Final = Mma(
     halves=1,
     large_tiles=LARGE_TILES_OF_HALVES,
     large_rates="mma.large_half",
+    tiles_on_turing=TILES_ON_TURING,
+    large_tiles_on_turing=LARGE_TILES_ON_TURING,
 )

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import torch
 
@@ -28,8 +28,10 @@ from tilesmith.kernels.blank import blank
 from tilesmith.kernels.element import CUDA_TYPES, PAIR_TYPES
 from tilesmith.kernels.epilogue import EpilogueConstants, EpilogueParameters, epilogues_with_reads, kind_of_reads
 from tilesmith.kernels.mma.operands import Lines, Pair, fastest_first
-from tilesmith.kernels.mma.tiles import MMA, Cut, Tile
+from tilesmith.kernels.mma.tiles import MMA, TURING_MMA_K, Cut, Tile
 from tilesmith.kernels.operand import aligned_lines
+
+_STEP_PRODUCTS: Final = ("kernels/mma/step_products.cuh", "kernels/mma/parts/held_step_products.cuh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Constants(KernelConstants):
     mma_m: int = MMA[0]
     mma_n: int = MMA[1]
     mma_k: int = MMA[2]
+    product_k: int  # of an instruction for float16: mma_k takes one or two
     tile_m: int
     tile_n: int
     tile_k: int
@@ -51,6 +54,7 @@ class Constants(KernelConstants):
     warps_k: int
     blocks_per_sm: int
     stages: int
+    holds_copies: bool  # in registers, on their way to the ring
     by_matrices: bool
     raster_rows: int
     a_along_k: bool
@@ -142,6 +146,7 @@ def _kernel(arithmetic: Arithmetic, tile: Tile, a: Lines, b: Lines, has_epilogue
         blank(parameters, **blank_arrays()),
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(arithmetic.element_bytes),
+        parts=(_STEP_PRODUCTS[tile.on_turing],) if tile.by_matrices else (),
     )
 
 
@@ -161,6 +166,8 @@ def constants_of(
         "warps_k": tile.warps_k,
         "blocks_per_sm": tile.blocks_per_sm,
         "stages": tile.stages,
+        "product_k": TURING_MMA_K if tile.on_turing else MMA[2],
+        "holds_copies": tile.on_turing,
         "by_matrices": tile.by_matrices,
         "raster_rows": tile.raster_rows,
         "a_along_k": a.along_k,

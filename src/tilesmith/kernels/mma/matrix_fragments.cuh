@@ -47,6 +47,11 @@ class FragmentOfA {
   __device__ __forceinline__ void read(unsigned tile, unsigned own) {
     read_from<k, 0>(tile, own);
   }
+  // Of 16 rows alone.
+  template <int k, int i>
+  __device__ __forceinline__ void read_one(unsigned tile, unsigned own) {
+    load_four<TileOfA, 16 * i, k>(tile, own, at_[i][0], at_[i][1], at_[i][2], at_[i][3]);
+  }
   __device__ __forceinline__ const unsigned (&operator[](int i) const)[4] { return at_[i]; }
 };
 
@@ -71,6 +76,11 @@ class FragmentOfB {
   template <int k>
   __device__ __forceinline__ void read(unsigned tile, unsigned own) {
     read_from<k, 0>(tile, own);
+  }
+  // Of two groups of columns alone.
+  template <int k, int j>
+  __device__ __forceinline__ void read_pair(unsigned tile, unsigned own) {
+    load_four<TileOfB, 8 * j, k>(tile, own, at_[j][0], at_[j][1], at_[j + 1][0], at_[j + 1][1]);
   }
   __device__ __forceinline__ const unsigned (&operator[](int j) const)[2] { return at_[j]; }
 };

@@ -39,7 +39,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
       a_tile.start(ptx::shared_address(stage->a), k_left);
       b_tile.start(ptx::shared_address(stage->b), k_left);
     }
-    ptx::copy_commit();
+    if constexpr (!plan::holds_copies)
+      ptx::copy_commit();
   };
   // Stores what registers hold of the step that was started last.
   const auto put = [&](RingStage* stage) {
@@ -64,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(plan::threads, plan::blocks_per_sm)
   RingStage* stage = &shared.ring[0];
 #pragma unroll 1
   for (int k_left = operands.k; k_left > 0; k_left -= plan::tile_k) {
-    ptx::copy_wait<steps_ahead - 1>();
+    if constexpr (!plan::holds_copies)
+      ptx::copy_wait<steps_ahead - 1>();
     __syncthreads();  // the copies of all threads are there, and all have read what is free now
     if constexpr (!is_held)
       start(before(stage), k_left - steps_ahead * plan::tile_k);

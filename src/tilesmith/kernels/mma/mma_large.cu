@@ -6,10 +6,10 @@
 //
 // Where tiles are few, K is cut into parts, as mma.cu does it, for small products and all that is not aligned.
 //
-// The translation unit defines the constants in namespace plan before it includes this file.
+// The translation unit defines the constants in namespace plan, and includes step_products.cuh or
+// parts/held_step_products.cuh, before it includes this file.
 
 #include "kernels/mma/finish.cuh"
-#include "kernels/mma/step_products.cuh"
 #include "ptx/grid.cuh"
 
 namespace tilesmith {

@@ -10,8 +10,8 @@ namespace tilesmith {
 using plan::Element;
 using Own = Arithmetic<Element, Sum>;
 using TileOfA = CopiedTile<Element, plan::tile_m, plan::tile_k, 2 * mmas_m, plan::threads, plan::a_along_k,
-                           plan::a_copy_bytes, plan::by_matrices>;
+                           plan::a_copy_bytes, plan::by_matrices, plan::holds_copies>;
 using TileOfB = CopiedTile<Element, plan::tile_n, plan::tile_k, mmas_n, plan::threads, plan::b_along_k,
-                           plan::b_copy_bytes, plan::by_matrices>;
+                           plan::b_copy_bytes, plan::by_matrices, plan::holds_copies>;
 
 }  // namespace tilesmith

@@ -1,7 +1,7 @@
 """The tiles of mma.cu, mma_large.cu and mma_fp32.cu."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tilesmith.core.params import TILE_K
@@ -10,6 +10,7 @@ from tilesmith.kernels.mma.operands import copy_widths
 from tilesmith.kernels.operand import round_up
 
 MMA: Final = (16, 8, 16)  # m, n and k of the instruction
+TURING_MMA_K: Final = 8  # and its k, for float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Tile:
     blocks_per_sm: int
     by_matrices: bool = False  # ldmatrix reads them, of lines that are aligned: mma_large.cu and mma_fp32.cu
     raster_rows: int = 1  # of tiles, that blocks which run at the same time have
+    on_turing: bool = False  # which has no copies that threads do not wait for, and a shorter instruction
 
     @property
     def threads(self) -> int:
@@ -89,6 +91,15 @@ TILES_OF_HALVES: Final[tuple[Tile, ...]] = (
 LARGE_TILES_OF_HALVES: Final[tuple[Tile, ...]] = (
     Tile(128, 256, 32, warps_m=2, warps_n=4, warps_k=1, stages=4, blocks_per_sm=1, by_matrices=True, raster_rows=8),
     Tile(128, 128, 32, warps_m=2, warps_n=2, warps_k=1, stages=4, blocks_per_sm=2, by_matrices=True, raster_rows=8),
+)
+# Of float16 on Turing, whose SM has 64 KiB of shared memory for all of its blocks.
+TILES_ON_TURING: Final[tuple[Tile, ...]] = (
+    Tile(64, 64, 32, warps_m=2, warps_n=2, warps_k=1, stages=2, blocks_per_sm=4, on_turing=True),
+    Tile(32, 32, 64, warps_m=2, warps_n=2, warps_k=2, stages=2, blocks_per_sm=2, on_turing=True),
+    Tile(16, 32, 128, warps_m=1, warps_n=2, warps_k=4, stages=2, blocks_per_sm=2, on_turing=True),
+)
+LARGE_TILES_ON_TURING: Final[tuple[Tile, ...]] = tuple(
+    replace(tile, stages=2, on_turing=True) for tile in LARGE_TILES_OF_HALVES
 )
 # Of pairs of 8-bit integers.
 TILES_OF_PAIRS: Final[tuple[Tile, ...]] = (

@@ -18,6 +18,11 @@ __device__ __forceinline__ void mma_bfloat16(float (&sum)[4], const unsigned (&a
   mma(emulator::Format::bfloat16, sum, a, b);
 }
 
+// The other half of K is zeros.
+__device__ __forceinline__ void mma_float16_of_8(float (&sum)[4], unsigned a0, unsigned a1, unsigned b) {
+  mma(emulator::Format::half, sum, {a0, a1, 0, 0}, {b, 0});
+}
+
 __device__ __forceinline__ void mma_float16_from_zero(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   for (float& each : sum) each = 0.0f;
   mma_float16(sum, a, b);
