@@ -156,17 +156,20 @@ class CopiedTile {
     cursor_ += advance_;
   }
 
-  // The same into registers. That copies are whole is asked once: then none of them waits for another.
+  // The same into registers. That copies are whole is asked once: then none of them waits for another. And it is asked
+  // of a number that is not clamped: of one that is, ptxas takes the answer for sm_90 from the instruction that clamps,
+  // which is a wrong one for numbers below zero (13.0).
   __device__ __forceinline__ void hold(int k_left) {
-    const int valid = along_k ? clamp(k_left - in_line()) : valid_;
     const auto is_inside = [&](int i) { return along_k ? (inside_ >> i & 1u) != 0 : across(i) < k_left; };
     if constexpr (vector == 1) {
+      const int valid = along_k ? clamp(k_left - in_line()) : valid_;
 #pragma unroll
       for (int i = 0; i < copies; ++i) held_[i].element[0] = is_inside(i) && valid ? cursor_[i * step_] : Element{};
-    } else if (valid == vector) {
+    } else if (const int left = along_k ? k_left - in_line() : valid_; left >= vector) {
 #pragma unroll
       for (int i = 0; i < copies; ++i) held_[i] = is_inside(i) ? copy(cursor_ + i * step_) : Copy{};
     } else {
+      const int valid = max(left, 0);
       const auto bits = [&](int i, int e) {
         const Element* const from = cursor_ + i * step_ + e;
         return is_inside(i) && e < valid ? *reinterpret_cast<const unsigned short*>(from) : 0u;
