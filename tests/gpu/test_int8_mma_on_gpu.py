@@ -37,7 +37,7 @@ def test_every_layout_and_line(tile: Tile, dtype: torch.dtype) -> None:
         a, b = drawn(m, k, *x, dtype), drawn(k, n, *y, dtype)
         for out_dtype, split_k in itertools.product((torch.int32, dtype), (1, 3) if k >= 1000 else (1,)):
             out = torch.full((m, n + 3), 77, dtype=out_dtype, device="cuda")
-            plan = int8.plan(Problem.of(a, b, out=out[:, :n]), gpu, Cut(tile, split_k))
+            plan = int8.plan(Problem.of(a, b, out=out[:, :n], out_dtype=out_dtype), gpu, Cut(tile, split_k))
             compiled(plan, 0)(a, b, out[:, :n])
             assert torch.equal(out[:, :n], exact(a, b, out_dtype)), (m, k, n, x, y, out_dtype, split_k)
             assert (out[:, n:] == 77).all()
