@@ -9,8 +9,8 @@ from tilesmith.core import device
 from tilesmith.core.plan import Plan
 from tilesmith.core.problem import Problem
 from tilesmith.emulator import run
+from tilesmith.kernels import FAMILIES
 from tilesmith.kernels.hopper import family as hopper
-from tilesmith.planner.choose import candidates
 
 H200 = device.named("h200")
 
@@ -25,8 +25,10 @@ def hopper_plan(
 
 
 def plan_named(a: torch.Tensor, b: torch.Tensor, name: str, gpu: str = "h200") -> Plan:
-    """The first candidate whose name begins with `name`."""
-    found = (c for c in candidates(Problem.of(a, b), device.named(gpu)) if c.name.startswith(name))
+    """The first candidate whose name begins with `name`, also of a fallback where others can do it."""
+    problem, own = Problem.of(a, b), device.named(gpu)
+    able = (family for family in FAMILIES if family.rejects(problem, own) is None)
+    found = (each for family in able for each in family.candidates(problem, own) if each.name.startswith(name))
     return next(found).plan()
 
 
