@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CUDA_SOURCES := $(shell find src -name '*.cu' -o -name '*.cuh' -o -path '*/emulator/cxx/*.h' -o -path '*/emulator/cxx/*.cpp')
+CUDA_SOURCES := $(shell find src tests/support -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -path '*/emulator/cxx/*.h')
 
 .PHONY: demo test test-quick lint test-host test-sass test-gpu test-sanitizer test-upstream fuzz-gpu soak-gpu results browser docs wheel format
 .PHONY: clean sdist check-dist test-package test-torch check-release hf-kernel

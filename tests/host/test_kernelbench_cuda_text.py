@@ -3,24 +3,26 @@
 import re
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from cuda.bindings import driver
 from launched import constants_of, places_of
 
 from tilesmith.core.device import named
 from tilesmith.core.plan import Kernel, Plan
 from tilesmith.core.problem import Problem
 from tilesmith.kernelbench.cuda_text import (
-    elementwise_text,
+    factors_text,
     general_kernels,
     general_text,
     launch_numbers,
     planned_kernels,
     planned_text,
+    triangle_text,
 )
 from tilesmith.kernelbench.flatten import flattened, function, without_comments
 from tilesmith.kernelbench.products import ProductSpec
@@ -30,6 +32,7 @@ from tilesmith.planner import choose
 from tilesmith.runtime import compiler
 
 H200 = named("h200")
+SUPPORT = Path(__file__).parents[1] / "support"
 PASSED = ("a", "b", "out", "workspace", "bias")
 
 
@@ -157,9 +160,7 @@ def test_tables_have_the_numbers_of_the_plans() -> None:
 
 
 def test_launches_take_what_is_passed_to_them() -> None:
-    text = planned_text(PLANS.values())
-    passed = ", ".join(f"void* {buffer}" for buffer in PASSED)
-    assert f"multiply_planned(int plan, {passed}, void* stream)" in text
+    assert f"static_assert(buffer_count == {len(PASSED)});" in planned_text(PLANS.values())
     used = {x.buffer for plan in PLANS.values() for launch in plan.launches for x in places_of(launch)}
     assert used == set(PASSED)
 
@@ -178,7 +179,7 @@ def declared(name: str, kernels: Sequence[Kernel]) -> str:
         text += f"namespace {name}::kernel_{i} {{ namespace tilesmith {{ {types}"
         text += "".join(enum.declaration() for enum in dict.fromkeys(kernel.constants.enums()))
         text += "}\nnamespace plan {\n" + "\n".join(constants) + f"\n{kernel.parameters}}}\n"
-        text += f"namespace tilesmith {{ void {kernel.entry}(plan::Parameters); }} }}\n"
+        text += f"namespace tilesmith {{ void {kernel.entry}(plan::Parameters) {{}} }} }}\n"
     return text
 
 
@@ -187,20 +188,58 @@ def host_part(text: str) -> str:
     return text[text.index("#include <cuda") :]
 
 
-def assert_valid_cpp(text: str, folder: Path) -> None:
+def compile_cpp(text: str, folder: Path, *options: str) -> None:
     include = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
     (folder / "host.cpp").write_text(text)
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-isystem{include}", "host.cpp"]
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{include}", *options, "host.cpp"]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 
-def test_the_launches_of_a_plan_and_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
-    plans = [PLANS["raw"], PLANS["epilogue"]]
-    kernels = planned_kernels(plans)
-    text = planned_text(plans).removesuffix("#endif\n")
-    assert_valid_cpp(declared("planned", kernels) + host_part(text), tmp_path)
-    assert_valid_cpp(declared("general", general_kernels(H200)) + host_part(general_text(H200)), tmp_path)
+def test_the_launches_of_any_product_are_valid_cpp(tmp_path: Path) -> None:
+    text = declared("general", general_kernels(H200)) + host_part(general_text(H200))
+    compile_cpp(text, tmp_path, "-fsyntax-only")
+
+
+def test_what_is_launched_are_the_plans_whatever_buffers_there_were_before(tmp_path: Path) -> None:
+    plans = [PLANS[name] for name in ("raw", "terms", "epilogue", "gemv")]
+    text = declared("planned", planned_kernels(plans)) + host_part(planned_text(plans).removesuffix("#endif\n"))
+    compile_cpp(text + (SUPPORT / "written_launches.cpp").read_text(), tmp_path, "-o", "launches")
+    calls = [(number, gpu, 7, *(2**40 * (i + 1) for i in range(5))) for number in range(4) for gpu in (0, 1)]
+    # More than are kept, of which the first one comes back twice.
+    moved = [(0, 0, 7, 2**40 + 4096 * i, *(2**40 * (j + 2) for j in range(4))) for i in (*range(10), 0, 9, 0)]
+    calls += [*moved, (1, 0, 8, *(2**41 * (i + 1) for i in range(5)))]
+    run = [str(tmp_path / "launches"), *(str(value) for call in calls for value in call)]
+    *lines, allowed = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = [line for number, _, stream, *places in calls for line in launched(plans[number], stream, places)]
+    assert lines == expected
+    assert int(allowed) == 2 * sum(len(plan.launches) for plan in plans)
+
+
+def launched(plan: Plan, stream: int, places: list[int]) -> Iterator[str]:
+    """What written_launches.cpp says of a plan's launches."""
+    types, swizzles = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
+    for launch in plan.launches:
+        memory = bytearray(launch.parameters.packed())
+        for at, address in launch.parameters.addresses():
+            memory[at : at + 8] = (places[PASSED.index(address.buffer)] + address.offset).to_bytes(8, "little")
+        for at, x in launch.parameters.tensor_maps():
+            name = "TFLOAT32" if x.rounds_to_tf32 else str(x.dtype).removeprefix("torch.").upper()
+            dtype = int(getattr(types, f"CU_TENSOR_MAP_DATA_TYPE_{name}"))
+            width = {16: "NONE"}.get(x.line_bytes, f"{x.line_bytes}B")
+            swizzle = int(getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{width}"))
+            sizes = [f" {size} {box}" for size, box in zip(x.sizes, x.box, strict=True)]
+            text = f"{places[PASSED.index(x.buffer)] + x.offset:x} {dtype} {swizzle}:{''.join(sizes)}"
+            text += "".join(f" {stride}" for stride in x.strides)
+            memory[at : at + 128] = text.encode().ljust(128, b"\0")
+        kernel = launch.kernel
+        yield " ".join(
+            str(value)
+            for value in (
+                *(*launch.grid, kernel.threads, kernel.shared_bytes, launch.cluster),
+                *(int(launch.awaits_predecessor), stream, memory.hex()),
+            )
+        )
 
 
 def test_parameters_that_are_written_by_name_have_the_bytes_of_the_plan(tmp_path: Path) -> None:
@@ -215,10 +254,9 @@ def test_parameters_that_are_written_by_name_have_the_bytes_of_the_plan(tmp_path
     assert written == b"".join(launch.parameters.packed() for launch in launches)
 
 
-def test_elementwise_kernels_compile_from_turing_on() -> None:
-    device_part = elementwise_text().replace("#include <cuda_runtime.h>\n", "")
-    device_part = device_part[: device_part.index("const char* multiply_rows")]
+@pytest.mark.parametrize(("text", "kernel"), [(factors_text(), "scale_rows"), (triangle_text(), "clear_triangle")])
+def test_what_stands_beside_products_compiles_from_turing_on(text: str, kernel: str) -> None:
+    text = text.replace("#include <cuda_runtime.h>\n", "")
+    device_part = text[: text.index("const char*")]
     for arch in ("sm_75", "sm_90a"):
-        cubin = compiler.compile(device_part, arch)
-        assert b"scale_rows" in cubin
-        assert b"clear_triangle" in cubin
+        assert kernel.encode() in compiler.compile(device_part, arch)

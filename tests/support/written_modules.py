@@ -1,19 +1,28 @@
-"""Written modules in tests: what runs on a GPU has a stand-in here, which does the same on the CPU's memory."""
+"""Written modules in tests: the C++ of their host runs as it is; kernels have a stand-in, written_modules.cpp, which
+does the same on the CPU's memory."""
 
-import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from fcntl import LOCK_EX, flock
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
 from torch.nn import functional
+from torch.utils import cpp_extension
 
 from tilesmith.core.device import named
-from tilesmith.core.problem import contiguous_strides
 from tilesmith.kernelbench.problem_file import ProblemFile
+from tilesmith.kernelbench.templates import template
 
 H200: Final = named("h200")
+PARTS: Final = ("operands", "product", "linear", "factors", "triangle")  # of the host's C++, each of which may be there
+FUNCTIONS: Final = ("use_plans", "multiply", "linear", "scaled", "times", "triangle", "planned_calls", "forget_calls")
+CPU: Final = -1  # the index of that GPU
 
 ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
     None: lambda x: x,
@@ -24,43 +33,20 @@ ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class Memory:
-    """The functions of the extension, on the CPU."""
-
-    def __init__(self, plans: dict[Any, Any]) -> None:
-        self.plans = plans
-        self.planned_calls: list[tuple[int, ...]] = []
-
-    @staticmethod
-    def _at(address: int, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-        count = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        buffer = (ctypes.c_float * count).from_address(address)
-        return torch.frombuffer(buffer, dtype=torch.float32).as_strided(sizes, strides)
-
-    def any(self, a: int, b: int, out: int, sizes: list[int], stream: int) -> None:
-        batches, m, n, k = sizes[:4]
-        x, y = self._at(a, [batches, m, k], sizes[4:7]), self._at(b, [batches, k, n], sizes[7:10])
-        self._at(out, [batches, m, n], sizes[10:]).copy_(x @ y)
-        assert stream == 7
-
-    def planned(self, plan: int, a: int, b: int, out: int, workspace: int, bias: int, stream: int) -> None:
-        key, (_, shape, _) = next((key, found) for key, found in self.plans.items() if found[0] == plan)
-        a_shape, a_strides, b_shape, b_strides, activation = key[:5]
-        result = self._at(a, a_shape, a_strides) @ self._at(b, b_shape, b_strides)
-        assert (bias != 0) == (len(key) > 5)
-        if bias:
-            result += self._at(bias, *key[5:])
-        self._at(out, shape, contiguous_strides(shape)).copy_(ACTIVATIONS[activation](result))
-        assert stream == 7
-        self.planned_calls.append((plan, a, b, out, workspace, bias))
-
-    def rows(self, x: int, y: int, rows: int, columns: int, factors: int, factor: float, stream: int) -> None:
-        by = self._at(factors, [rows, 1], [1, 1]) if factors else factor
-        self._at(y, [rows, columns], [columns, 1]).copy_(self._at(x, [rows, columns], [columns, 1]) * by)
-
-    def triangle(self, x: int, all_rows: int, rows: int, columns: int, diagonal: int, upper: bool, stream: int) -> None:
-        y = self._at(x, [all_rows // rows, rows, columns], [rows * columns, columns, 1])
-        y.copy_(torch.triu(y, diagonal) if upper else torch.tril(y, diagonal))
+@cache
+def extension() -> Any:
+    """The host's C++ of all modules, built once. Processes that want it at the same time wait for each other."""
+    host = "".join(template(f"{part}.cpp") for part in PARTS)
+    stand_in = Path(__file__).with_suffix(".cpp").read_text()
+    digest = hashlib.sha256((host + stand_in + torch.__version__).encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"tilesmith-{os.getuid()}-written-modules-{digest}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "ours").open("w") as lock:
+        flock(lock, LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)  # torch's own, of a process that was killed
+        return cpp_extension.load_inline(
+            f"written_modules_{digest}", [host, stand_in], functions=list(FUNCTIONS), build_directory=str(folder)
+        )
 
 
 def executed(text: str) -> dict[str, Any]:
@@ -71,19 +57,20 @@ def executed(text: str) -> dict[str, Any]:
     return {name: value for name, value in names.items() if name not in before | {"__builtins__"}}
 
 
-def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[str, Any], Memory]:
-    """The names of a module whose GPU is this CPU, and what its kernels were asked."""
+def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[str, Any], Any]:
+    """The names of a module whose GPU is this CPU; and the extension, which knows what planned kernels were asked.
+    There is one for all modules: it has the plans of the module that was made last."""
     names: dict[str, Any] = {"__name__": "new"}
     exec(text, names)
-    memory = Memory(names["_PLANS"])
-
-    @contextmanager
-    def device(_: torch.device) -> Iterator[None]:
-        yield
-
+    left = names.get("_HOST", "")
+    for part in (*PARTS, "cuda"):
+        left = left.replace(template(f"{part}.cpp"), "")
+    assert not left.strip(), "the module has C++ that is not tested here"
+    found = extension()
+    found.use_plans(CPU, [])
+    found.forget_calls()
     cuda = SimpleNamespace(
-        device=device,
-        current_stream=lambda: SimpleNamespace(cuda_stream=7),
+        current_device=lambda: CPU,
         get_device_capability=lambda _: capability,
         get_device_properties=lambda _: SimpleNamespace(multi_processor_count=132),
     )
@@ -92,8 +79,8 @@ def on_the_cpu(text: str, capability: tuple[int, int] = (8, 0)) -> tuple[dict[st
         def __getattr__(self, name: str) -> Any:
             return cuda if name == "cuda" else getattr(torch, name)
 
-    names |= {"_torch": Torch(), "_build": lambda _: memory, "_on_gpu": lambda x: x}
-    return names, memory
+    names |= {"_torch": Torch(), "_build": lambda _: found}
+    return names, found
 
 
 def problem_model(problem: ProblemFile, *arguments: object) -> torch.nn.Module:

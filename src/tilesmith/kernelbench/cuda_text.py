@@ -1,8 +1,9 @@
-"""The CUDA part of a written module, which needs no other file: kernels, and the C++ that launches them.
+"""The CUDA part of a written module: kernels, and the C++ that launches them. It includes files of the package, which
+the module has as well: `files_of`.
 
-general       float32 products of any sizes and strides, on any GPU from Turing on
-elementwise   what may stand beside a product
-planned       the products of plans, on the GPU that they were made for
+general             float32 products of any sizes and strides, on any GPU from Turing on
+factors, triangle   what may stand beside a product
+planned             the products of plans, on the GPU that they were made for
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -12,11 +13,11 @@ from typing import Final
 from tilesmith.core.device import Device
 from tilesmith.core.params import Buffer, TensorMap
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan
-from tilesmith.kernelbench.flatten import flattened, function, without_comments
+from tilesmith.kernelbench.flatten import flattened, function, including, without_comments
 from tilesmith.kernelbench.templates import template
 from tilesmith.kernels import FAMILIES
 
-_PASSED: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace", "bias")  # to each plan, in this order
+_PASSED: Final[tuple[Buffer, ...]] = ("a", "b", "out", "workspace", "bias")  # to each plan: see product.cpp
 _SWIZZLES: Final = {16: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _WIDTH: Final = 118  # of lines
 _OLDEST: Final = "sm_75"  # architecture that is supported
@@ -28,7 +29,7 @@ def general_text(device: Device) -> str:
     launches = without_comments(template("general.cu"))
     for i, kernel in enumerate(kernels):
         launches = launches.replace(f"KERNEL_{i}", function(i, kernel))
-    return flattened(kernels, "general") + launches
+    return including(kernels, "general") + launches
 
 
 def general_kernels(device: Device) -> list[Kernel]:
@@ -36,9 +37,14 @@ def general_kernels(device: Device) -> list[Kernel]:
     return next(family.general_kernels(device) for family in FAMILIES if family.general_kernels is not None)
 
 
-def elementwise_text() -> str:
-    """Defines `multiply_rows` and `keep_triangle`."""
-    return without_comments(template("elementwise.cu"))
+def factors_text() -> str:
+    """Defines `multiply_rows`."""
+    return without_comments(template("factors.cu"))
+
+
+def triangle_text() -> str:
+    """Defines `keep_triangle`."""
+    return without_comments(template("triangle.cu"))
 
 
 def planned_text(plans: Collection[Plan]) -> str:
@@ -51,13 +57,14 @@ def planned_text(plans: Collection[Plan]) -> str:
     rows = "".join(f"    {{launches_{number}, {len(launches)}}},\n" for launches, number in numbers.items())
     # Some versions of torch ask for a plain sm_90 too, which has none of these instructions.
     return f"""#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-{flattened(kernels, "planned")}{without_comments(template("planned.cu"))}namespace planned {{
+{including(kernels, "planned")}{without_comments(template("planned.cu"))}namespace planned {{
 {tables}static const Plan plans[] = {{
 {rows}}};
+static_assert(buffer_count == {len(_PASSED)});
 }}
-const char* multiply_planned(int plan, {", ".join(f"void* {buffer}" for buffer in _PASSED)}, void* stream) {{
-  char* const buffers[] = {{{", ".join(f"(char*){buffer}" for buffer in _PASSED)}}};
-  return planned::launch_all(planned::plans[plan], buffers, static_cast<cudaStream_t>(stream));
+const char* multiply_planned(int plan, int device, void* const* buffers, void* stream) {{
+  thread_local planned::Known known[{len(numbers)}];
+  return planned::launch_all(planned::plans[plan], known[plan], device, buffers, static_cast<cudaStream_t>(stream));
 }}
 #endif
 """

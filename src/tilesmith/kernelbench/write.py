@@ -5,7 +5,7 @@ that can do any product; so do gradients.
 """
 
 import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from textwrap import indent, wrap
 from typing import Final, Literal, get_args
 
@@ -16,7 +16,15 @@ from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Plan
 from tilesmith.kernelbench.constructor import constructor
-from tilesmith.kernelbench.cuda_text import elementwise_text, general_text, launch_numbers, planned_text
+from tilesmith.kernelbench.cuda_text import (
+    factors_text,
+    general_kernels,
+    general_text,
+    launch_numbers,
+    planned_kernels,
+    planned_text,
+    triangle_text,
+)
 from tilesmith.kernelbench.expression import (
     Added,
     Attribute,
@@ -32,6 +40,7 @@ from tilesmith.kernelbench.expression import (
     evaluate,
     swaps_last_two,
 )
+from tilesmith.kernelbench.flatten import files_of
 from tilesmith.kernelbench.names import attribute_code
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.products import ProductSpec, plans_of
@@ -40,9 +49,16 @@ from tilesmith.kernelbench.show import names_of_shared, spelled
 from tilesmith.kernelbench.templates import filled, template
 from tilesmith.kernelbench.whole_model import WholeModel
 
-# Functions of a module besides `_matmul`, a template each: only those that forward calls are there.
-Part = Literal["factors", "triangle", "linear", "added", "einsum", "aten", "sizes", "modes", "made"]
+# Functions of a module, a template each: only those that forward calls are there.
+Part = Literal["product", "linear", "factors", "triangle", "added", "einsum", "aten", "sizes", "modes", "made"]
 _PARTS: Final[tuple[Part, ...]] = get_args(Part)
+# Those that the extension has C++ for, and what Python calls of it.
+_OF_EXTENSION: Final[dict[Part, tuple[str, ...]]] = {
+    "product": ("use_plans", "multiply"),
+    "linear": ("linear",),
+    "factors": ("scaled", "times"),
+    "triangle": ("triangle",),
+}
 
 _INDENT: Final = " " * 4
 _WIDTH: Final = 110  # of comments
@@ -96,14 +112,13 @@ def _of_model(problem: ProblemFile, model: WholeModel, device: Device, accuracy:
     return module_text(
         what=f"{problem.name}, with {model.describe_products()}",
         plans=plans_of(model.products, device, accuracy),
-        parts=[*model.parts, "made"],  # type: ignore[list-item]
+        parts=[*(["product"] if model.multiplies else []), *model.parts, "made"],  # type: ignore[list-item]
         constructor=constructor(problem),
         forward="\n".join([f"def forward({given}):", *_indented(lines), ""]),
         device=device,
         accuracy=accuracy,
         note=". ".join(filter(None, notes)) or None,
         decorator=f"@_made_as({model.digest!r}, {model.settings!r})\n",
-        multiplies=model.multiplies,
     )
 
 
@@ -128,31 +143,45 @@ def module_text(
     accuracy: Accuracy,
     note: str | None = None,
     decorator: str = "",
-    multiplies: bool = True,
 ) -> str:
     """The text of a module with `ModelNew`.
 
     what          what it computes, for the first line
     plans         for its products: `plans_of`
-    parts         the functions that forward calls besides `_matmul`
+    parts         the functions that forward calls; without products or what stands beside them there are no kernels,
+                  and nothing is built
     constructor   definitions that the class needs, its bases and its body before forward: `constructor.constructor`
     forward       methods of the class, not indented
     note          one more sentence for the header, without its period
     decorator     of the class, a line
-    multiplies    whether it has products; without any it has no kernels, and nothing is built
     """
     definitions, bases, body = constructor
+    own = [part for part in _OF_EXTENSION if part in parts]
+    kernels = [*(general_kernels(device) if "product" in own else []), *planned_kernels(plans.values())]
     values = {
-        "general": general_text(device) + elementwise_text(),
+        "files": "".join(f'    "{name}": r"""\n{text}""",\n' for name, text in files_of(kernels).items()),
+        "general": _general(own, device),
         "planned": planned_text(plans.values()),
+        "host": "".join(template(f"{name}.cpp") for name in ("operands", *own, "cuda")),
+        "functions": [name for part in own for name in _OF_EXTENSION[part]],
         "gpu": (device.capability, device.sm_count),
         "plans": _plan_table(plans),
     }
-    first = "module" if multiplies else "torch"
+    first = "module" if own else "torch"
     text = "".join(template(f"{name}.py.in") for name in (first, *(part for part in _PARTS if part in parts)))
     model = f"{decorator}class ModelNew({bases}):\n" + indent((body and body + _BLANK_LINE) + forward, _INDENT)
     header = _header(what, plans, device, accuracy, note)
     return f"{header}\n{filled(text, values)}{_BLANK_LINE}{definitions and definitions + _BLANK_LINE}{model}"
+
+
+def _general(parts: Collection[Part], device: Device) -> str:
+    """The kernels for any operands."""
+    texts: dict[Part, Callable[[], str]] = {
+        "product": lambda: general_text(device),
+        "factors": factors_text,
+        "triangle": triangle_text,
+    }
+    return "".join(text() for part, text in texts.items() if part in parts)
 
 
 def products_of(recognized: Recognized | WholeModel) -> list[ProductSpec]:
@@ -197,10 +226,12 @@ def _operands(recognized: Recognized) -> list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _parts(recognized: Recognized) -> set[Part]:
-    """What forward calls besides products."""
+    """What forward calls."""
     parts: set[Part] = set()
     for node in recognized.nodes:
-        if isinstance(node, Scaled | Multiplied):
+        if isinstance(node, Product):
+            parts.add("product")
+        elif isinstance(node, Scaled | Multiplied):
             parts.add("factors")
         elif isinstance(node, Triangle):
             parts.add("triangle")
@@ -212,9 +243,8 @@ def _plan_table(plans: Mapping[ProductSpec, Plan]) -> str:
     numbers = launch_numbers(plans.values())
     lines = []
     for spec, plan in plans.items():
-        bias = (spec.b_shape[-1:], (1,)) if spec.has_bias else ()
-        key = (spec.a_shape, spec.a_strides, spec.b_shape, spec.b_strides, spec.activation, *bias)
-        lines.append(f"{key}: ({numbers[plan.launches]}, {spec.out_shape}, {plan.workspace_bytes}),\n")
+        operands = spec.a_shape, spec.a_strides, spec.b_shape, spec.b_strides, spec.has_bias, spec.activation or ""
+        lines.append(f"{(*operands, numbers[plan.launches], spec.out_shape, plan.workspace_bytes)},\n")
     return indent("".join(lines), _INDENT)
 
 

@@ -2,9 +2,14 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstring>
+#include <set>
+#include <vector>
 
 namespace planned {
+
+constexpr int buffer_count = 5;
 
 // Eight bytes of a launch's parameters that hold an address.
 struct Address {
@@ -39,6 +44,22 @@ struct Plan {
   int count;
 };
 
+struct alignas(64) Parameters {
+  unsigned char bytes[1024];
+};
+// What the launches of a plan are told where its buffers are at these addresses. A program's tensors come back to the
+// same few, so that this is found out once for each of them.
+struct Filled {
+  void* buffers[buffer_count] = {};
+  std::vector<Parameters> parameters;
+};
+// What a thread knows of a plan.
+struct Known {
+  std::vector<Filled> filled;
+  size_t next = 0;      // to be forgotten
+  std::set<int> ready;  // GPUs whose kernels may have their shared memory
+};
+
 // Through the runtime: nothing to link.
 static auto encoder() -> decltype(&cuTensorMapEncodeTiled) {
   static void* const found = [] {
@@ -53,30 +74,31 @@ static auto encoder() -> decltype(&cuTensorMapEncodeTiled) {
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
 }
 
-static const char* launch(const Launch& x, char* const* buffers, cudaStream_t stream) {
-  alignas(64) unsigned char parameters[1024];
+static const char* fill(Parameters& parameters, const Launch& x, void* const* buffers) {
   if (x.parameter_bytes > sizeof(parameters))
     return "the parameters of a kernel are too long";
-  std::memcpy(parameters, x.parameters, x.parameter_bytes);
+  const auto address_in = [&](int buffer, long long offset) { return static_cast<char*>(buffers[buffer]) + offset; };
+  std::memcpy(parameters.bytes, x.parameters, x.parameter_bytes);
   for (int i = 0; i < x.address_count; ++i) {
     const Address& each = x.addresses[i];
-    char* const address = buffers[each.buffer] + each.offset;
-    std::memcpy(parameters + each.position, &address, sizeof(address));
+    char* const address = address_in(each.buffer, each.offset);
+    std::memcpy(parameters.bytes + each.position, &address, sizeof(address));
   }
   for (int i = 0; i < x.map_count; ++i) {
     const Map& each = x.maps[i];
     const cuuint32_t every_element[5] = {1, 1, 1, 1, 1};
     if (!encoder())
       return "the CUDA driver has no cuTensorMapEncodeTiled";
-    if (encoder()(reinterpret_cast<CUtensorMap*>(parameters + each.position), each.type, each.rank,
-                  buffers[each.buffer] + each.offset, each.sizes, each.strides, each.box, every_element,
+    if (encoder()(reinterpret_cast<CUtensorMap*>(parameters.bytes + each.position), each.type, each.rank,
+                  address_in(each.buffer, each.offset), each.sizes, each.strides, each.box, every_element,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, each.swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
       return "the CUDA driver refused a tensor map";
   }
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(x.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, x.shared_bytes))
-    return cudaGetErrorString(error);
+  return nullptr;
+}
+
+static const char* launch(const Launch& x, Parameters& parameters, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2];
   int attribute_count = 0;
   if (x.cluster > 1) {
@@ -97,14 +119,41 @@ static const char* launch(const Launch& x, char* const* buffers, cudaStream_t st
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = attribute_count;
-  void* pointers[] = {parameters};
+  void* pointers[] = {parameters.bytes};
   const cudaError_t error = cudaLaunchKernelExC(&config, x.kernel, pointers);
   return error ? cudaGetErrorString(error) : nullptr;
 }
 
-static const char* launch_all(const Plan& plan, char* const* buffers, cudaStream_t stream) {
+static const char* launch_all(const Plan& plan, Known& known, int device, void* const* buffers, cudaStream_t stream) {
+  constexpr size_t most = 8;
+  const auto is_of_these = [&](const Filled& each) {
+    return std::equal(buffers, buffers + buffer_count, each.buffers);
+  };
+  auto found = std::find_if(known.filled.begin(), known.filled.end(), is_of_these);
+  if (found == known.filled.end()) {
+    Filled filled;
+    filled.parameters.resize(plan.count);
+    for (int i = 0; i < plan.count; ++i)
+      if (const char* error = fill(filled.parameters[i], plan.launches[i], buffers))
+        return error;
+    std::copy(buffers, buffers + buffer_count, filled.buffers);
+    if (known.filled.size() < most)
+      known.filled.emplace_back();
+    found = known.filled.begin() + known.next;
+    *found = std::move(filled);
+    known.next = (known.next + 1) % most;
+  }
+  if (known.ready.count(device) == 0) {
+    for (int i = 0; i < plan.count; ++i) {
+      const Launch& x = plan.launches[i];
+      if (const auto error =
+              cudaFuncSetAttribute(x.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, x.shared_bytes))
+        return cudaGetErrorString(error);
+    }
+    known.ready.insert(device);
+  }
   for (int i = 0; i < plan.count; ++i)
-    if (const char* error = launch(plan.launches[i], buffers, stream))
+    if (const char* error = launch(plan.launches[i], found->parameters[i], stream))
       return error;
   return nullptr;
 }

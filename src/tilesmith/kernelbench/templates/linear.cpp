@@ -1,0 +1,36 @@
+// A layer: a product, a bias and an activation, in the product's own kernels where no gradient is needed.
+static Tensor activated(const Tensor& x, const std::string& activation) {
+  if (activation == "relu")
+    return at::relu(x);
+  if (activation == "gelu")
+    return at::gelu(x);
+  if (activation == "gelu_tanh")
+    return at::gelu(x, "tanh");
+  if (activation == "silu")
+    return at::silu(x);
+  TORCH_CHECK(activation.empty(), "there is no activation ", activation);
+  return x;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, const std::string& activation) {
+  bool is_seen = is_followed(x) || is_followed(weight);
+  if (bias) {
+    check_types({x, weight, *bias});
+    is_seen = is_seen || is_followed(*bias);
+  } else {
+    check_types({x, weight});
+  }
+  TORCH_CHECK(x.dim() > 0 && weight.dim() == 2 && x.size(-1) == weight.size(1), "cannot multiply ", x.sizes(),
+              " by the transpose of ", weight.sizes());
+  auto shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  const Tensor rows = prepared(x).reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)}),
+               columns = prepared(weight).t(), added = bias ? prepared(*bias) : Tensor();
+  if (x.scalar_type() == at::kFloat && !is_seen && rows.device() == columns.device()) {
+    const c10::DeviceGuard guard(rows.device());
+    if (const Tensor out = planned(rows, columns, added, activation); out.defined())
+      return as_given(out.view(shape), x);
+  }
+  const Tensor sums = product(rows, columns);
+  return activated(as_given(bias ? sums + added : sums, x).view(shape), activation);
+}
