@@ -1,4 +1,5 @@
-"""The README's chart, `docs/assets/speed.svg` and its dark variant, from the recorded runs in `docs/results`.
+"""The README's chart, `docs/assets/speed.svg` and its dark variant, from the recorded runs in `docs/results`, and the
+programs there.
 
     PYTHONPATH=src python3 scripts/speed_chart.py
 
@@ -7,6 +8,7 @@ make a bar.
 """
 
 import statistics
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ _LINE: Final = 19  # of the caption
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
 _TIMES: Final = "\u00d7"
 _DASH: Final = "\u2013"
+_TRAINING: Final = "Training in float32, a whole step"
 _EXPLANATION: Final = (
     "Several products: the geometric mean, and a line from least to most.",
     "Graded values: slices of K from 2\u207b\u00b2\u2070 to 2\u00b2\u2070, the hard case.",
@@ -70,6 +73,21 @@ class Group:
     dtype: str
     opponent: str
     bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A whole program, and how long a step of it takes: torch, and the same under an override."""
+
+    label: str
+    what: str
+    dtype: str
+    torch_ms: float
+    ours_ms: float
+    date: str
+    gpu: str
+    command: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +135,19 @@ GROUPS: Final = (
 )
 
 
-def charts(runs: Sequence[Results]) -> dict[str, str]:
+def programs() -> list[Program]:
+    """Those of `docs/results`."""
+    return [Program(**each) for each in tomllib.loads((_DOCS / "results" / "programs.toml").read_text())["program"]]
+
+
+def charts(runs: Sequence[Results], programs: Sequence[Program]) -> dict[str, str]:
     """The text of each file. ValueError if the runs lack a suite, have one twice, or are of different machines."""
     suites = dict.fromkeys(suite for group in GROUPS for bar in group.bars for suite in bar.suites)
     used = {suite: _run_of(suite, runs) for suite in suites}
     measured = [Measured(group.title, dict(_bars(group, used))) for group in GROUPS]
-    facts = _facts(used.values())
+    steps = {each.label: [each.torch_ms / each.ours_ms] for each in programs if each.dtype == "float32"}
+    measured.insert(1, Measured(_TRAINING, steps))
+    facts = (*_facts(used.values()), f"Training: {', '.join(sorted({each.date for each in programs}))}, eager")
     return {name: _chart(measured, facts, palette) + "\n" for name, palette in PALETTES.items()}
 
 
@@ -243,7 +268,7 @@ def _style(palette: Palette) -> str:
 def main() -> None:
     runs = [Results.read(path) for path in sorted((_DOCS / "results").glob("*.json"))]
     (_DOCS / "assets").mkdir(exist_ok=True)
-    for name, text in charts(runs).items():
+    for name, text in charts(runs, programs()).items():
         (_DOCS / "assets" / name).write_text(text)
 
 

@@ -28,11 +28,11 @@ def chart(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_charts_are_what_the_recorded_runs_say(chart: ModuleType) -> None:
     found = {path.name: path.read_text() for path in (ROOT / "docs" / "assets").glob("speed*.svg")}
-    assert found == chart.charts(RUNS), "run `make results`"
+    assert found == chart.charts(RUNS, chart.programs()), "run `make results`"
 
 
 def test_bars_are_as_long_as_ratios_and_begin_at_0(chart: ModuleType) -> None:
-    drawn = ElementTree.fromstring(chart.charts(RUNS)["speed.svg"])
+    drawn = ElementTree.fromstring(chart.charts(RUNS, chart.programs())["speed.svg"])
     bars = [(float(bar.attrib["x"]), float(bar.attrib["width"])) for bar in drawn.iter(f"{SVG}rect")]
     (one,) = {float(line.attrib["x1"]) for line in drawn.iter(f"{SVG}line") if line.attrib["class"] == "torch"}
     entries = [entry for run in RUNS for entry in run.entries]
@@ -46,13 +46,23 @@ def test_bars_are_as_long_as_ratios_and_begin_at_0(chart: ModuleType) -> None:
     assert {x for x, _ in bars} == {bars[0][0]}
     ratios = [width / (one - bars[0][0]) for _, width in bars]
     assert ratios[:5] == pytest.approx(seeds, rel=1e-3)
-    assert ratios[8] == pytest.approx(statistics.geometric_mean(odd), rel=1e-3)
+    programs = chart.programs()
+    assert ratios[7:9] == pytest.approx([each.torch_ms / each.ours_ms for each in programs], rel=1e-3)
+    assert ratios[10] == pytest.approx(statistics.geometric_mean(odd), rel=1e-3)
     texts = ["".join(text.itertext()) for text in drawn.iter(f"{SVG}text")]
     assert "8 with odd strides" in texts and f"{min(odd):.2f}\u2013{max(odd):.2f}" in texts
     (environment,) = (run.environment for run in RUNS if "fp32" in run.suites)
-    caption = " ".join(texts[-2:])
-    for fact in (environment.gpu, environment.versions["torch"], environment.date, environment.commit):
+    caption = " ".join(texts[-3:])
+    dates = [environment.date, *(each.date for each in programs)]
+    for fact in (environment.gpu, environment.versions["torch"], environment.commit, *dates):
         assert fact in caption
+
+
+def test_programs_have_the_figures_of_their_notes(chart: ModuleType) -> None:
+    for each in chart.programs():
+        note = (ROOT / each.note).read_text()
+        assert f" {each.torch_ms} " in note and f" {each.ours_ms} " in note
+        assert Path(each.command.split()[2]).name in note
 
 
 @pytest.mark.xdist_group("browser")
@@ -113,4 +123,4 @@ def test_runs_that_make_no_chart_are_refused(
     chart: ModuleType, changed: Callable[[list[Results]], list[Results]], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        chart.charts(changed(RUNS))
+        chart.charts(changed(RUNS), chart.programs())

@@ -44,7 +44,7 @@ from tilesmith.kernelbench.state import changes, state_of
 from tilesmith.kernelbench.whole_model import WholeModel
 from tilesmith.torch_ops.linear import finished
 
-_SECONDS_FOR_SIZES: Final = 2.0
+_SECONDS_FOR_SIZES: Final = 0.7
 _SIZES_OF_A_PLACE: Final = 3  # that are tried in any case
 
 

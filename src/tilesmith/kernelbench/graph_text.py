@@ -16,8 +16,8 @@ from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from tilesmith.kernelbench.products import ProductSpec
-from tilesmith.kernelbench.recurrent import torchs_own
 from tilesmith.kernelbench.rules import RefusalError
+from tilesmith.kernelbench.stand_ins import torchs_own
 
 _aten: Final = torch.ops.aten
 _DEVICE: Final = "device"  # the variable of a forward that makes tensors

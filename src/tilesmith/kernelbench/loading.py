@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.problem_file import ProblemError, ProblemFile
-from tilesmith.kernelbench.recurrent import stand_in
+from tilesmith.kernelbench.stand_ins import stand_in
 
 
 class UnsupportedError(ProblemError):
@@ -40,14 +40,14 @@ class Loaded:
 
 
 class _StaysOnMeta(TorchFunctionMode):
-    """Ignores every request for a device, pinned memory or a generator, and runs recurrent layers as one operation."""
+    """Ignores every request for a device, pinned memory or a generator, and calls what stands for other functions."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
-        if recurrent := stand_in(func):
-            return recurrent(*args, **named)
+        if (operator := stand_in(func)) is not None:
+            return operator(*args, **named)
         if func in _MOVES:
             return args[0]
         if func is Tensor.to:
