@@ -168,7 +168,7 @@ print("never")
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "cleaned up\n", "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["explain", "5x6x7"], ["info", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["explain", "5x6x7"]], ids=" ".join)
 def test_a_reader_that_leaves_is_no_error(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

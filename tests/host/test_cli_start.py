@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tilesmith
 from tilesmith.cli import _COMMANDS
 
@@ -38,6 +36,22 @@ finally:
     return run_script(script, *arguments, **variables)
 
 
+# Each in turn in one process; after it, stdout has its exit code, whether it printed anything, and what it imported.
+ALL_HELPS = """
+import contextlib, io, json, sys
+from tilesmith.cli import main
+for arguments in json.loads(sys.argv[1]):
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+    said = bool(out.getvalue()) or "Error: " in error.getvalue()
+    print(json.dumps([arguments, code, said, [*sys.modules]]))
+"""
+
+
 def run_script(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     folder = Path(os.environ["XDG_CACHE_HOME"]).parent / "bin"
     folder.mkdir(exist_ok=True)
@@ -51,14 +65,16 @@ def run_script(script: str, *arguments: str, **variables: str) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
-def test_help_needs_neither_torch_nor_rich(arguments: list[str]) -> None:
-    done = started(*arguments)
-    assert done.returncode in (0, 2)
-    assert done.stdout or "Error: " in done.stderr
-    modules = done.stderr.splitlines()[-1].split()
-    assert "tilesmith.cli" in modules
-    assert {"torch", "rich", "numpy"}.isdisjoint(modules)
+def test_help_needs_neither_torch_nor_rich() -> None:
+    done = run_script(ALL_HELPS, json.dumps(HELPS))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [arguments for arguments, *_ in found] == HELPS
+    for arguments, code, said, modules in found:
+        assert code in (0, 2), arguments
+        assert said, arguments
+        assert "tilesmith.cli" in modules
+        assert {"torch", "rich", "numpy"}.isdisjoint(modules), arguments
 
 
 def test_runs_as_a_module_without_torch() -> None:
@@ -110,12 +126,18 @@ PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] == "nu
 """
 
 
-@pytest.mark.parametrize("arguments", [["info"], ["explain", "64x64x64", "--json"], ["cache", "ls"]], ids=" ".join)
-def test_without_numpy_nothing_warns(arguments: list[str]) -> None:
-    done = started(*arguments, before=WITHOUT_NUMPY)
+def test_without_numpy_nothing_warns() -> None:
+    commands = [["info"], ["explain", "64x64x64", "--json"], ["cache", "ls"]]
+    before = f"""{WITHOUT_NUMPY}
+from tilesmith.cli import main
+for arguments in {commands[:-1]}:
+    main(arguments, standalone_mode=False)
+"""
+    done = started(*commands[-1], before=before)
     assert done.returncode == 0, done.stderr
     (modules,) = done.stderr.splitlines()
     assert "torch" in modules.split()
+    assert '"product": "64 x 64 x 64 float32"' in done.stdout
 
 
 def test_without_numpy_a_process_that_a_command_starts_does_not_warn(tmp_path: Path) -> None:

@@ -63,8 +63,17 @@ def check_as_eager(compiled: Program, program: Program, tensors: list[Tensor]) -
     torch.testing.assert_close(*results)
 
 
-@pytest.mark.parametrize(("gradients", "dtype"), [(False, torch.float32), (True, torch.bfloat16)], ids=str)
-@pytest.mark.parametrize("name", PROGRAMS)
+WITHOUT_GRADIENTS = ("all sizes", "attention", "vmap", "linear of sequences", "layer")
+
+
+@pytest.mark.parametrize(
+    ("name", "gradients", "dtype"),
+    [
+        *((name, True, torch.bfloat16) for name in PROGRAMS),
+        *((name, False, torch.float32) for name in WITHOUT_GRADIENTS),
+    ],
+    ids=str,
+)
 def test_one_graph_is_for_all_sizes(name: str, gradients: bool, dtype: torch.dtype) -> None:
     program, shapes = PROGRAMS[name]
     counter = CompileCounterWithBackend("aot_eager")

@@ -27,11 +27,6 @@ A100 = KNOWN_GPUS["a100"]
 TURNED = list(itertools.product((False, True), (False, True)))
 
 
-def in_layouts(tiles: tuple[Tile, ...]) -> list[tuple[Tile, tuple[bool, bool]]]:
-    """The last one in all, the others with each operand along K and across it."""
-    return [(tile, turned) for tile in tiles for turned in (TURNED if tile is tiles[-1] else TURNED[1:3])]
-
-
 def drawn(rows: int, columns: int, is_turned: bool = False, shift: int = 1) -> torch.Tensor:
     """Lines at odd addresses, along rows or along columns."""
     rows, columns = (columns, rows) if is_turned else (rows, columns)
@@ -44,10 +39,10 @@ def norm(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize(("tile", "turned"), in_layouts(TILES_OF_TERMS), ids=str)
+@pytest.mark.parametrize(("tile", "turned"), zip(TILES_OF_TERMS, TURNED[1:], strict=True), ids=str)
 def test_tiles_and_layouts(tile: Tile, turned: tuple[bool, bool]) -> None:
     """K of less than a tile and of several, whole and in parts; ordinary values, and those that have three terms. No
-    matrix that a warp loads asks a bank twice."""
+    matrix that a warp loads asks a bank twice. The other tests have both operands as they are, of the last tile."""
     for (m, k, n), scale in (((70, 65, 75), 1.0), ((20, 200, 140), 1.0), ((70, 600, 75), 1.0), ((70, 200, 75), 1e30)):
         a, b = drawn(m, k, turned[0]) * scale, drawn(k, n, turned[1])
         for split_k in (1, 2) if k == 600 else (1,):
@@ -57,7 +52,7 @@ def test_tiles_and_layouts(tile: Tile, turned: tuple[bool, bool]) -> None:
             assert conflicts["mma_fp32"] == 0
 
 
-@pytest.mark.parametrize(("tile", "turned"), in_layouts(LARGE_TILES_OF_HALVES), ids=str)
+@pytest.mark.parametrize(("tile", "turned"), zip(LARGE_TILES_OF_HALVES, TURNED[1:3], strict=True), ids=str)
 def test_one_term_is_tf32(tile: Tile, turned: tuple[bool, bool]) -> None:
     """Results take turns in shared memory, which has no room for all: of lines that are aligned, and of others."""
     for (m, k, n), scale in (((140, 65, 75), 1.0), ((70, 200, 280), 1.0), ((70, 600, 76), 1.0), ((70, 200, 75), 1e30)):
@@ -101,7 +96,7 @@ def test_one_term_has_epilogues_and_batches() -> None:
     torch.testing.assert_close(found, a @ b, rtol=1e-3, atol=3e-2, equal_nan=True)
 
 
-@pytest.mark.parametrize("k", [65, 96, 97, 128, 129, 192, 500, 513, 1000])
+@pytest.mark.parametrize("k", [65, 96, 128, 129, 513])
 def test_any_k_in_an_order_of_its_own(k: int) -> None:
     """Also in the shorter sums of other GPUs."""
     a, b = drawn(64, k), drawn(k, 64)
@@ -119,11 +114,11 @@ def test_batches_outputs_and_epilogues() -> None:
     for strides in ((2 * 40 * 36, 40 * 36, 36, 1), (1, 3, 6, 6 * 40), (2 * 40 * 41, 40 * 41, 41, 1)):
         out = empty((3, 2, 40, 36), strides, torch.float32)
         for split_k in (1, 2):
-            run(fp32.plan(Problem.of(a, b, out=out), H200, Cut(TILES_OF_TERMS[0], split_k)), a, b, out=out)
+            run(fp32.plan(Problem.of(a, b, out=out), H200, Cut(TILES_OF_TERMS[-1], split_k)), a, b, out=out)
             assert norm(out, a, b) <= 3e-7
     epilogue = Epilogue(bias=torch.randn(36), activation="relu", residual=torch.randn(3, 2, 40, 36))
     assert epilogue.bias is not None and epilogue.residual is not None
-    plan = fp32.plan(Problem.of(a, b, epilogue=epilogue), H200, Cut(TILES_OF_TERMS[0]))
+    plan = fp32.plan(Problem.of(a, b, epilogue=epilogue), H200, Cut(TILES_OF_TERMS[-1]))
     wanted = torch.relu(exact + epilogue.bias.double()) + epilogue.residual.double()
     torch.testing.assert_close(run(plan, a, b, epilogue=epilogue).double(), wanted, rtol=1e-6, atol=1e-5)
 
@@ -132,7 +127,7 @@ def test_infinities_and_nans_are_where_they_belong() -> None:
     a, b = drawn(70, 200), drawn(200, 75)
     a[3, 5], a[7, 199], b[0, 2], b[150, 70] = float("inf"), float("nan"), float("-inf"), 0.0
     a[:, 150] = float("inf")
-    found, wanted = run(fp32.plan(Problem.of(a, b), H200, Cut(TILES_OF_TERMS[0])), a, b), a @ b
+    found, wanted = run(fp32.plan(Problem.of(a, b), H200, Cut(TILES_OF_TERMS[-1])), a, b), a @ b
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
@@ -151,7 +146,7 @@ def test_other_gpus_multiply_so_where_three_products_pay() -> None:
     for few in (Problem.of(meta(4096, 64), meta(64, 4096)), Problem.of(meta(16, 4096), meta(4096, 4096))):
         assert "too few bits" in str(fp32.rejects(few, A100))
     with tilesmith.emulate("a100"):
-        a, b = torch.randn(1024, 1030), torch.randn(1030, 260)
+        a, b = torch.randn(256, 522), torch.randn(522, 260)
         assert "fp32_mma" in tilesmith.explain(a, b, gpu="a100").plan
         assert norm(tilesmith.matmul(a, b), a, b) <= 3e-7
 

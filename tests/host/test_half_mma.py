@@ -33,18 +33,29 @@ def small_integers(rows: int, columns: int, layout: str, dtype: torch.dtype, see
     return own.T if by_columns else own
 
 
+# Those of A and B: of each pair the second has both in the other layout, and tiles of a kind have copies of all widths.
+LAYOUTS = ["n n, t T", "t N, 2n 2t", "N t, 2t n", "T 2n, n t", "n n, 2t T", "N 2t, t 2n"]
+LAYOUTS_OF_LARGE_TILES = ["n n, 2t 2t", "N t, T n"]
+SIZES = [((70, 600, 75), None), ((33, 37, 66), 1), ((16, 130, 64), 2)]
+
+
 @pytest.mark.parametrize(
-    "layouts", [("n", "n"), ("N", "t"), ("t", "N"), ("2n", "2t"), ("2t", "n"), ("T", "2n")], ids="".join
+    ("tile", "layouts"),
+    [
+        *zip(TILES_OF_HALVES, LAYOUTS, strict=True),
+        *zip(LARGE_TILES_OF_HALVES, LAYOUTS_OF_LARGE_TILES, strict=True),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("tile", (*TILES_OF_HALVES, *LARGE_TILES_OF_HALVES), ids=str)
-def test_tiles_and_layouts(tile: Tile, layouts: tuple[str, str]) -> None:
+def test_tiles_and_layouts(tile: Tile, layouts: str) -> None:
     """Copies of 16, 4 and 2 bytes, and results in lines of any address; with K whole and in parts."""
-    dtype = torch.bfloat16 if layouts[0] in ("n", "T") else torch.float16
-    for (m, k, n), seed in (((70, 600, 75), None), ((33, 37, 66), 1), ((1, 1, 1), None), ((16, 130, 64), 2)):
-        a, b = small_integers(m, k, layouts[0], dtype), small_integers(k, n, layouts[1], dtype, seed=1)
-        for split_k in (1, 2) if k == 600 else (1,):
-            out = run(HALF.plan(Problem.of(a, b), H200, Cut(tile, split_k)), a, b, seed=seed)
-            torch.testing.assert_close(out, (a.double() @ b.double()).to(dtype), rtol=0, atol=0)
+    for dtype, (of_a, of_b) in zip((torch.bfloat16, torch.float16), map(str.split, layouts.split(",")), strict=True):
+        one = [((1, 1, 1), None)] if of_a[-1] in "nN" and of_b[-1] in "tT" else []  # is both, and is planned so
+        for (m, k, n), seed in SIZES + one:
+            a, b = small_integers(m, k, of_a, dtype), small_integers(k, n, of_b, dtype, seed=1)
+            for split_k in (1, 2) if k == 600 else (1,):
+                out = run(HALF.plan(Problem.of(a, b), H200, Cut(tile, split_k)), a, b, seed=seed)
+                torch.testing.assert_close(out, (a.double() @ b.double()).to(dtype), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("tile", [TILES_OF_HALVES[0], LARGE_TILES_OF_HALVES[1]], ids=str)

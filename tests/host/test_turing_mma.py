@@ -41,23 +41,35 @@ def meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+# Those of A and B: of each pair the second has both in the other layout.
+LAYOUTS = ["n n, T 2t", "2t 2n, n t", "N T, t n"]
+LAYOUTS_OF_LARGE_TILES = ["n n, 2t T", "t 2n, N t"]
+SIZES = [((150, 600, 75), None), ((136, 192, 264), 3), ((33, 37, 66), 1)]
+
+
 @pytest.mark.parametrize(
-    "layouts", [("n", "n"), ("t", "t"), ("n", "t"), ("t", "n"), ("N", "T"), ("2t", "2n"), ("T", "2n")], ids="".join
+    ("tile", "layouts"),
+    [
+        *zip(TILES_ON_TURING, LAYOUTS, strict=True),
+        *zip(LARGE_TILES_ON_TURING, LAYOUTS_OF_LARGE_TILES, strict=True),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_tiles_and_layouts(tile: Tile, layouts: tuple[str, str]) -> None:
+def test_tiles_and_layouts(tile: Tile, layouts: str) -> None:
     """Copies of 16, 4 and 2 bytes, whole ones and those at edges; K whole and in parts."""
-    for (m, k, n), seed in (((150, 600, 75), None), ((136, 192, 264), 3), ((33, 37, 66), 1), ((1, 1, 1), None)):
-        a, b = integers((m, k), layouts[0]), integers((k, n), layouts[1], seed=1)
-        for split_k in (1, 2) if k == 600 else (1,):
-            conflicts = dict[str, int]()
-            out = run(HALF.plan(Problem.of(a, b), T4, Cut(tile, split_k)), a, b, seed=seed, bank_conflicts=conflicts)
-            torch.testing.assert_close(out, (a.double() @ b.double()).half(), rtol=0, atol=0)
-            if tile.by_matrices or not any(layout.isupper() for layout in layouts):  # or else two bytes at a time
-                assert conflicts["mma_large" if tile.by_matrices else "mma"] == 0
+    for of_a, of_b in map(str.split, layouts.split(",")):
+        one = [((1, 1, 1), None)] if of_a[-1] in "nN" and of_b[-1] in "tT" else []  # is both, and is planned so
+        for (m, k, n), seed in SIZES + one:
+            a, b = integers((m, k), of_a), integers((k, n), of_b, seed=1)
+            for split_k in (1, 2) if k == 600 else (1,):
+                plan, conflicts = HALF.plan(Problem.of(a, b), T4, Cut(tile, split_k)), dict[str, int]()
+                out = run(plan, a, b, seed=seed, bank_conflicts=conflicts)
+                torch.testing.assert_close(out, (a.double() @ b.double()).half(), rtol=0, atol=0)
+                if tile.by_matrices or not (of_a.isupper() or of_b.isupper()):  # or else two bytes at a time
+                    assert conflicts["mma_large" if tile.by_matrices else "mma"] == 0
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", [TILES_ON_TURING[0], TILES_ON_TURING[-1], LARGE_TILES_ON_TURING[1]], ids=str)
 def test_batches_outputs_and_epilogues(tile: Tile) -> None:
     a, b = integers((3, 2, 20, 33), "n"), integers((2, 33, 20), "T", seed=1)
     exact = a.double() @ b.double()
