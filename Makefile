@@ -11,7 +11,9 @@ CUDA_SOURCES := $(shell find src tests/support -name '*.cu' -o -name '*.cuh' -o 
 demo: $(VENV)/ready
 	PYTHONPATH=src $(BIN)/python -m tilesmith demo
 
-test: lint test-host
+# At the same time: what lint takes of one core, tests would leave idle while they start and end.
+test: $(VENV)/ready
+	@$(MAKE) --no-print-directory --jobs 2 lint test-host
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
@@ -131,7 +133,7 @@ format: $(VENV)/ready
 
 $(VENV)/ready: requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-compile -r requirements-dev.txt
 	touch $@
 
 clean:
