@@ -14,6 +14,11 @@ from processes import is_running, soon
 
 from tilesmith.cli import main, optimize_run
 from tilesmith.core.device import named
+from tilesmith.kernelbench import compiled_time, optimizing
+from tilesmith.kernelbench.check.verdict import Finding, Speed, Spread, Verdict
+from tilesmith.kernelbench.optimize_all import Row, summary
+from tilesmith.kernelbench.optimized_page import page
+from tilesmith.kernelbench.optimizing import Optimized
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import recognize_here
 from tilesmith.kernelbench.write import written
@@ -43,8 +48,9 @@ def optimize(problem: Path, output: Path, *options: str) -> Result:
 
 @pytest.fixture
 def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The problem is traced in this process, for time. Elsewhere it has one of its own."""
-    monkeypatch.setattr(optimize_run, "recognize", recognize_here)
+    """Problems are traced in this process, for time, and one after the other. Elsewhere each has one of its own."""
+    monkeypatch.setattr(optimizing, "recognize", recognize_here)
+    monkeypatch.setattr(optimize_run, "cores", lambda: 1)
 
 
 def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None:
@@ -76,6 +82,8 @@ def test_json_has_all_of_it(problem: Path, tmp_path: Path) -> None:
         "multiplies": True,
         "plan": None,
         "plans": [],
+        "fused": "",
+        "left": "",
         "note": "All products run on the CUDA cores: kernels for tensor cores are for compute capability 9.0, not 7.5",
         "workspace_bytes": 0,
         "output": str(output),
@@ -129,7 +137,7 @@ def test_a_problem_is_not_overwritten(problem: Path, tmp_path: Path, link: Calla
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_process_that_traces_ends_with_the_command(problem: Path, tmp_path: Path, number: signal.Signals) -> None:
     mark = tmp_path / "mark"
     part = str(mark) + ".part"
@@ -149,3 +157,123 @@ def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     run = optimize(tmp_path / "none.py", tmp_path / "new.py")
     assert run.exit_code == 2
     assert "does not exist" in run.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three problems, one of which cannot be written."""
+    folder = tmp_path / "problems"
+    folder.mkdir()
+    for name, result in (
+        ("10_plain", "a @ b"),
+        ("9_layer", "torch.relu(torch.nn.functional.linear(a, b.t().contiguous(), b[0]))"),
+        ("11_bad", "a @ b if a.sum() > 0 else b"),
+    ):
+        (folder / f"{name}.py").write_text(PROBLEM.format(result=result))
+    return folder
+
+
+def optimize_all(folder: Path, output: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["optimize", "--all", str(folder), "-o", str(output), *options])
+
+
+@pytest.mark.usefixtures("traced_here")
+def test_a_folder_has_a_module_for_each_problem_and_a_table(folder: Path, tmp_path: Path) -> None:
+    html = tmp_path / "page.html"
+    run = optimize_all(folder, tmp_path / "new", "--html", str(html))
+    assert run.exit_code == 0, run.output
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["10_plain.py", "9_layer.py"]
+    file = ProblemFile.read(folder / "10_plain.py")
+    assert (tmp_path / "new" / "10_plain.py").read_text() == written(file, recognize_here(file), named("h200"), "fp32")
+    lines = run.output.splitlines()
+    assert lines[0].split() == ["problem", "fused"]
+    assert [line.split()[0] for line in lines[1:] if line[0].isdigit()][:3] == [
+        "9_layer.py",
+        "10_plain.py",
+        "11_bad.py",
+    ]
+    assert "1 plan; bias + relu" in lines[1] and "refused: " in run.output
+    assert lines[-1] == "2 of 3 written"
+    text = html.read_text()
+    assert "2 of 3 written." in text and "1 plan; bias + relu" in text and "forward needs the elements" in text
+
+
+@pytest.mark.usefixtures("traced_here")
+def test_json_has_a_row_for_each_problem(folder: Path, tmp_path: Path) -> None:
+    run = optimize_all(folder, tmp_path / "new", "--json")
+    assert run.exit_code == 0, run.output
+    layer, plain, bad = json.loads(run.output)
+    assert (layer["problem"], layer["module"]["fused"], layer["refused"]) == ("9_layer.py", "bias + relu", "")
+    assert plain["module"]["compiled"] == ["sm_75", "sm_90a"]
+    assert bad["module"] is None and "forward needs the elements" in bad["refused"]
+
+
+def test_what_is_no_folder_is_refused(problem: Path, folder: Path, tmp_path: Path) -> None:
+    for run, said in (
+        (optimize_all(problem, tmp_path / "new"), "--all takes a folder of problems"),
+        (optimize_all(folder, problem), "--all takes a folder of problems"),
+        (optimize_all(folder, folder), "has the problems themselves, which are not overwritten"),
+        (optimize_all(folder, tmp_path / "not" / "there"), "does not exist"),
+        (optimize_all(tmp_path, tmp_path / "new", "--standalone"), "no --standalone"),
+        (optimize(folder, tmp_path / "new"), "a folder of problems needs --all"),
+        (optimize(problem, folder), "is a folder: name the new file"),
+        (optimize(problem, tmp_path / "new.py", "--html", str(tmp_path / "page")), "and so does --html"),
+    ):
+        assert run.exit_code == 2
+        assert said in " ".join(run.output.split())
+    (tmp_path / "empty").mkdir()
+    run = optimize_all(tmp_path / "empty", tmp_path / "new")
+    assert run.exit_code == 2 and "has no problem files" in run.output
+
+
+def row(ours_ms: float, torch_ms: float, compiled_ms: float | None, *, right: bool = True) -> Row:
+    spread = {
+        name: Spread(median=ms, lower=ms, upper=ms, mean=ms) for name, ms in (("ours", ours_ms), ("torch", torch_ms))
+    }
+    speed = Speed(
+        candidate=spread["ours"],
+        torch={"fp32": spread["torch"]},
+        tflops=1.0,
+        roofline_ms=None,
+        roofline_percent=None,
+        gpu="NVIDIA H200",
+        state="",
+    )
+    verdict = Verdict("strict", (Finding("given inputs", right),), "fp32", speed)
+    module = Optimized(
+        problem="p.py",
+        computes="A @ B",
+        gpu="NVIDIA H200",
+        arch="sm_90a",
+        accuracy="fp32",
+        multiplies=True,
+        plan="hopper 128x128",
+        plans=("hopper 128x128",),
+        fused="",
+        left="mish",
+        note=None,
+        workspace_bytes=0,
+        output="new.py",
+        sha256="",
+        compiled=(),
+        verdict=verdict,
+    )
+    return Row("p.py", module, "", compiled_ms, 1.0)
+
+
+def test_rows_say_how_fast_a_module_is_and_whether_it_is_right() -> None:
+    fast, slow = row(1.0, 4.0, 2.0), row(2.0, 1.0, None, right=False)
+    assert fast.cells == ("p.py", "1 plan", "4.0000", "2.0000", "1.0000", "4.000", "fp32", "mish")
+    assert slow.cells[3:7] == ("", "2.0000", "0.500", "WRONG")
+    assert list(summary([fast, slow])) == [
+        "2 of 2 written",
+        "1 of 2 right",
+        "with products: geometric mean 1.414 of torch's speed, least 0.500",
+        "and 2.000 of that of torch.compile, of 1",
+    ]
+    text = page("two", [fast, slow])
+    assert text.count('class="faster"') == 1 and text.count("<tr") == 3 and "WRONG" in text
+
+
+def test_what_torch_cannot_compile_here_has_no_time(problem: Path) -> None:
+    assert compiled_time.milliseconds(problem) is None

@@ -3,7 +3,7 @@
 from html import escape
 from typing import Final
 
-_WITHOUT_END: Final = {"br", "wbr"}
+_WITHOUT_END: Final = {"br", "meta", "wbr"}
 
 
 class Markup(str):

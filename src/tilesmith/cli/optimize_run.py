@@ -1,44 +1,21 @@
 """What `tilesmith optimize` does, and what it says of it."""
 
-import hashlib
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
-import torch
 
-from tilesmith.cli import format_bytes, progress_line
-from tilesmith.core import device as devices
+from tilesmith.cli import UnusableError, console, format_bytes, progress_line
+from tilesmith.cli.output import progress_bar
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
+from tilesmith.core.threads import cores
+from tilesmith.kernelbench import optimizing
 from tilesmith.kernelbench.check.judge import Judge
-from tilesmith.kernelbench.check.verdict import Verdict
-from tilesmith.kernelbench.cuda_text import device_texts
-from tilesmith.kernelbench.problem_file import ProblemFile
-from tilesmith.kernelbench.products import plans_of
-from tilesmith.kernelbench.recognize import recognize
-from tilesmith.kernelbench.write import note_of, products_of, written
-from tilesmith.runtime import compiler
-
-
-@dataclass(frozen=True, slots=True)
-class Optimized:
-    """What was written, and what is known of it."""
-
-    problem: str
-    computes: str
-    gpu: str
-    arch: str
-    accuracy: Accuracy
-    multiplies: bool  # it has products, and so kernels of ours
-    plan: str | None  # of the costliest product; None if there is no product, or none that tensor cores do
-    plans: tuple[str, ...]  # of all products that have one, the costliest first
-    note: str | None  # why there is none, if there is a product
-    workspace_bytes: int  # the most that a plan has
-    output: str
-    sha256: str
-    compiled: tuple[str, ...]  # for these architectures, where nothing could be run
-    verdict: Verdict | None
+from tilesmith.kernelbench.optimize_all import HEADINGS, OptimizeAll, Row, shown, summary
+from tilesmith.kernelbench.optimized_page import page
+from tilesmith.kernelbench.optimizing import Optimized
+from tilesmith.kernelbench.problem_file import problems_in
 
 
 def optimized(
@@ -46,44 +23,51 @@ def optimized(
 ) -> Optimized:
     """Writes the module, and checks it where there is a GPU of its architecture: then it is that GPU which is planned
     for. If none is given, the one here, or else an H200."""
-    here = _here()
-    gpu = here if gpu is None or gpu.arch == here.arch else gpu
-    file = ProblemFile.read(problem)
-    recognized = recognize(file)
-    text = written(file, recognized, gpu, accuracy, standalone=standalone)
-    output.write_text(text)
-    plans = list(plans_of(products_of(recognized), gpu, accuracy).values())
-    is_here = torch.cuda.is_available() and devices.installed(torch.cuda.current_device()).arch == gpu.arch
-    verdict, compiled = None, []
-    if is_here and not no_check:
-        with progress_line("starting") as say, Judge(problem, say=say) as judge:
-            verdict = judge(output, accuracy=accuracy)
-    elif not is_here:
-        for each, part in device_texts(plans, gpu) if recognized.multiplies else ():
-            compiler.compile(part, each)
-            compiled.append(each)
-    return Optimized(
-        problem=file.name,
-        computes=recognized.describe(),
-        gpu=gpu.name,
-        arch=gpu.arch,
-        accuracy=accuracy,
-        multiplies=recognized.multiplies,
-        plan=plans[0].name if plans else None,
-        plans=tuple(plan.name for plan in plans),
-        note=note_of(recognized, gpu, accuracy),
-        workspace_bytes=max((plan.workspace_bytes for plan in plans), default=0),
-        output=str(output),
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        compiled=tuple(dict.fromkeys(compiled)),
-        verdict=verdict,
-    )
+    with progress_line("reading the problem") as say:
+        judge = None if no_check else partial(Judge, say=say)
+        return optimizing.optimized(problem, output, _planned_for(gpu), accuracy, standalone=standalone, judge=judge)
 
 
-def _here() -> Device:
-    return (
-        devices.installed(torch.cuda.current_device()) if torch.cuda.is_available() else devices.named(devices.STAND_IN)
-    )
+def _planned_for(gpu: Device | None) -> Device:
+    return optimizing.here() if gpu is None or optimizing.is_here(gpu) else gpu
+
+
+def optimize_all(
+    folder: Path,
+    output: Path,
+    gpu: Device | None,
+    accuracy: Accuracy,
+    *,
+    html: Path | None,
+    no_check: bool,
+    as_json: bool,
+) -> list[Row]:
+    """Writes a module for each problem of a folder, and says what became of them."""
+    problems = problems_in(folder)
+    if not problems:
+        raise UnusableError(f"{folder} has no problem files")
+    output.mkdir(parents=True, exist_ok=True)
+    write = OptimizeAll(_planned_for(gpu), output, accuracy, cores(), judges=not no_check)
+    progress = progress_bar(quiet=as_json)
+    with progress:
+        task = progress.add_task("Writing", total=len(problems))
+        rows = write(problems, lambda row: progress.advance(task))
+    if html is not None:
+        html.write_text(page(f"{folder.resolve().name}: {len(rows)} problems", rows))
+    if not as_json:
+        _report_all(rows)
+    return rows
+
+
+def _report_all(rows: list[Row]) -> None:
+    from rich.table import Table
+
+    columns = shown(rows)
+    table = Table(*(HEADINGS[i] for i in columns), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(row.cells[i] for i in columns))
+    console().print(table)
+    click.echo("\n".join(summary(rows)))
 
 
 def report(result: Optimized) -> None:

@@ -112,10 +112,10 @@ def gpu_option(about: str) -> Option:
 
 
 class OutputFile(click.Path):
-    """A file to write: its folder must be there before hours are spent on what goes into it."""
+    """A file to write, or perhaps a folder: what it is in must be there before hours are spent on what goes into it."""
 
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, writable=True, path_type=Path)
+    def __init__(self, *, or_folder: bool = False) -> None:
+        super().__init__(dir_okay=or_folder, writable=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:

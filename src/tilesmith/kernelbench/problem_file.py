@@ -1,5 +1,6 @@
 """A problem file: Python text that defines `Model`, `get_inputs` and `get_init_inputs`."""
 
+import re
 import symtable
 import warnings
 from dataclasses import dataclass
@@ -69,10 +70,16 @@ def shipped() -> tuple[ProblemFile, ...]:
 
 
 def problems_in(folder: Path | None) -> list[Path]:
-    """The problem files of a folder, in the order of their names; those that come with the package if there is none.
+    """The problem files of a folder, in the order of their names, where 9 comes before 10; those that come with the
+    package if there is none.
 
     >>> len(problems_in(None))
     18
     """
     own = Path(str(resources.files("tilesmith.kernelbench") / "problems"))
-    return sorted((own if folder is None else folder).glob("[!_]*.py"))
+    return sorted((own if folder is None else folder).glob("[!_]*.py"), key=_by_number)
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Numbers by their value, and what is between them by its letters."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]

@@ -1,0 +1,138 @@
+"""A module for every problem of a folder: written at the same time, judged one after the other where there is a GPU."""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tilesmith.core.accuracy import Accuracy
+from tilesmith.core.device import Device
+from tilesmith.kernelbench import compiled_time
+from tilesmith.kernelbench.check.judge import Judge
+from tilesmith.kernelbench.optimizing import Optimized, optimized
+from tilesmith.kernelbench.problem_file import ProblemError
+
+_FP32: Final = "fp32"
+HEADINGS: Final = ("problem", "fused", "torch ms", "torch.compile ms", "ours ms", "ratio", "class", "left to torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One problem: its module, or why there is none."""
+
+    problem: str
+    module: Optimized | None
+    refused: str
+    compiled_ms: float | None  # what torch.compile makes of the model; None if it was not timed
+    seconds: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a module was judged, and is not right."""
+        return self.module is not None and self.module.verdict is not None and not self.module.verdict.right
+
+    @property
+    def is_written(self) -> bool:
+        return self.module is not None
+
+    @property
+    def milliseconds(self) -> tuple[float, float] | None:
+        """The module's and torch's in float32; None where nothing was timed."""
+        verdict = self.module and self.module.verdict
+        if not verdict or verdict.speed is None or _FP32 not in verdict.speed.torch:
+            return None
+        return verdict.speed.candidate.median, verdict.speed.torch[_FP32].median
+
+    @property
+    def ratio(self) -> float | None:
+        """Torch's time divided by the module's."""
+        return None if self.milliseconds is None else self.milliseconds[1] / self.milliseconds[0]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What stands in a table below HEADINGS."""
+        if self.module is None:
+            return (self.problem, f"refused: {self.refused}", *[""] * (len(HEADINGS) - 2))
+        ours, torchs = self.milliseconds or (None, None)
+        verdict = self.module.verdict
+        said = "" if verdict is None else (verdict.precision or "") if verdict.right else "WRONG"
+        ratio = "" if self.ratio is None else f"{self.ratio:.3f}"
+        times = (_time(torchs), _time(self.compiled_ms), _time(ours))
+        return (self.problem, self._fused, *times, ratio, said, self.module.left)
+
+    @property
+    def _fused(self) -> str:
+        """What is ours."""
+        assert self.module is not None
+        if not self.module.multiplies:
+            return "nothing"
+        count = len(self.module.plans)
+        plans = "no plan" if count == 0 else "1 plan" if count == 1 else f"{count} plans"
+        return f"{plans}; {self.module.fused}" if self.module.fused else plans
+
+
+def _time(milliseconds: float | None) -> str:
+    return "" if milliseconds is None else f"{milliseconds:.4f}"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeAll:
+    """How to write, and whether to judge."""
+
+    gpu: Device
+    folder: Path  # where modules go, under the problems' names
+    accuracy: Accuracy
+    jobs: int  # problems at the same time
+    judges: bool
+
+    def __call__(self, problems: Sequence[Path], done: Callable[[Row], None]) -> list[Row]:
+        """Writes the modules of problems, and gives the rows in their order. `done` is called with each as soon as it
+        is there."""
+        in_use = threading.Lock()
+
+        def one(problem: Path) -> Row:
+            row = self._row(problem, in_use)
+            done(row)
+            return row
+
+        with ThreadPoolExecutor(max(1, min(self.jobs, len(problems)))) as pool:
+            return list(pool.map(one, problems))
+
+    def _row(self, problem: Path, in_use: threading.Lock) -> Row:
+        start = time.perf_counter()
+        module, refused, compiled_ms = None, "", None
+        judge = partial(Judge, turn=in_use) if self.judges else None
+        try:
+            module = optimized(problem, self.folder / problem.name, self.gpu, self.accuracy, judge=judge)
+        except ProblemError as error:
+            refused = str(error)
+        if module is not None and module.verdict is not None and module.verdict.speed is not None:
+            with in_use:
+                compiled_ms = compiled_time.milliseconds(problem)
+        return Row(problem.name, module, refused, compiled_ms, time.perf_counter() - start)
+
+
+def shown(rows: Sequence[Row]) -> list[int]:
+    """The columns of a table of these rows: the first two, and where any has something."""
+    return [i for i in range(len(HEADINGS)) if i < 2 or any(row.cells[i] for row in rows)]
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """What is there, and how fast it is."""
+    yield f"{sum(row.is_written for row in rows)} of {len(rows)} written"
+    judged = [row for row in rows if row.module is not None and row.module.verdict is not None]
+    if judged:
+        yield f"{sum(not row.is_wrong for row in judged)} of {len(judged)} right"
+    multiplying = [row for row in rows if row.module is not None and row.module.multiplies]
+    if ratios := [row.ratio for row in multiplying if row.ratio is not None]:
+        mean = statistics.geometric_mean(ratios)
+        yield f"with products: geometric mean {mean:.3f} of torch's speed, least {min(ratios):.3f}"
+    pairs = [(row.compiled_ms, row.milliseconds[0]) for row in multiplying if row.compiled_ms and row.milliseconds]
+    if pairs:
+        mean = statistics.geometric_mean([compiled / ours for compiled, ours in pairs])
+        yield f"and {mean:.3f} of that of torch.compile, of {len(pairs)}"
