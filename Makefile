@@ -42,7 +42,8 @@ browser: $(VENV)/ready
 
 # What depends on torch, with another release of it, in an environment of its own: with CUDA's libraries, 5 GB in build.
 TORCH := 2.11.0
-OF_TORCH := op linear override compile upstream dynamic_shapes pack mixed explain programs warmup distributed emulator_emulate
+OF_TORCH := op linear override compile upstream dynamic_shapes pack mixed explain programs warmup distributed emulator_emulate \
+  kernelbench_write kernelbench_models
 test-torch: export OMP_NUM_THREADS := 1
 test-torch: export OPENBLAS_NUM_THREADS := 1
 test-torch: build/torch-$(TORCH)/ready
