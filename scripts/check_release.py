@@ -1,4 +1,5 @@
-"""Whether the version, the changelog and, for a release, its tag agree: `make check-release TAG=v0.1.0`.
+"""Whether the version, the changelog and, for a release, its tag agree: `make check-release TAG=v0.1.0`. A release has
+the addresses of the project as well, which are not known before it has a public home.
 
 The version is that of `tilesmith.version`, and every other file asks for it there. While a version is being worked on,
 the changelog has its entries under "Unreleased", and the version is newer than every release. The commit of a release
@@ -7,7 +8,8 @@ has nothing there, and a section of its own.
 
 import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Collection, Iterator
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +19,9 @@ from packaging.version import Version
 
 from tilesmith.version import VERSION
 
-CHANGELOG: Final = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
+_ROOT: Final = Path(__file__).resolve().parents[1]
+CHANGELOG: Final = _ROOT / "CHANGELOG.md"
+ADDRESSES: Final = ("Repository", "Documentation", "Issues", "Changelog")  # in pyproject.toml's [project.urls]
 _UNRELEASED: Final = "Unreleased"
 _SECTION: Final = re.compile(r"^## \[(?P<name>.+?)\](?: - (?P<date>.+))?$", re.MULTILINE)
 
@@ -32,7 +36,8 @@ class Section(NamedTuple):
 
 def main() -> None:
     tag = sys.argv[1] if len(sys.argv) > 1 else None
-    found = list(complaints(CHANGELOG.read_text(), VERSION, tag))
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    found = list(complaints(CHANGELOG.read_text(), VERSION, tag, project.get("urls", {})))
     if found:
         raise SystemExit("\n".join(found))
     print(f"{CHANGELOG.name} and version {VERSION} agree" + (f", and the tag {tag}" if tag else ""))
@@ -48,7 +53,9 @@ def sections(changelog: str) -> list[Section]:
     ]
 
 
-def complaints(changelog: str, version: str, tag: str | None = None) -> Iterator[str]:
+def complaints(
+    changelog: str, version: str, tag: str | None = None, addresses: Collection[str] = ADDRESSES
+) -> Iterator[str]:
     """What does not agree, in sentences."""
     first, *releases = sections(changelog) or [Section("nothing", None, "")]
     if first[:2] != (_UNRELEASED, None):
@@ -68,6 +75,8 @@ def complaints(changelog: str, version: str, tag: str | None = None) -> Iterator
             yield f"the newest release of the changelog is {newest or 'none'}, and not {version}"
         if first.text:
             yield f"the changelog has entries under [{_UNRELEASED}]"
+        if missing := [name for name in ADDRESSES if name not in addresses]:
+            yield f"pyproject.toml has no addresses of {', '.join(missing)} under [project.urls]"
     elif newest is not None and (Version(version) < Version(newest) or (first.text and version == newest)):
         yield f"{newest} is released: what changes now is for a newer version than {version}"
 

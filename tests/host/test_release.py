@@ -65,6 +65,16 @@ def test_what_does_not_agree_is_said(
     assert list(check_release.complaints(changelog, version, tag)) == complaints
 
 
+def test_a_release_says_where_the_project_is(check_release: ModuleType) -> None:
+    changelog = "## [Unreleased]\n\n## [1.0] - 2026-12-01\n\n- One.\n"
+    known = ("Repository", "Changelog")
+    assert list(check_release.complaints(changelog, "1.0", "v1.0", known)) == [
+        "pyproject.toml has no addresses of Documentation, Issues under [project.urls]"
+    ]
+    assert list(check_release.complaints(changelog, "1.0", "v1.0", check_release.ADDRESSES)) == []
+    assert list(check_release.complaints(changelog, "1.0", None, ())) == []
+
+
 def test_the_version_stands_in_one_file() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
