@@ -54,10 +54,17 @@ class TestInputs:
         square = torch.rand(50, 50)
         labels = torch.randint(0, 2, (50,)).float()
         triangle, symmetric, same, number = inputs.of_kind(kind, [square.tril(), square + square.T, labels, 3], 7, k=50)
-        assert torch.equal(triangle, triangle.tril())
-        assert torch.equal(symmetric, symmetric.T)
+        assert torch.equal(triangle.nan_to_num(7.0), triangle.tril().nan_to_num(7.0))
+        assert torch.equal(symmetric.nan_to_num(7.0), symmetric.T.nan_to_num(7.0))
         assert torch.equal(same, labels)
         assert number == 3
+
+    def test_a_few_values_are_not_finite(self) -> None:
+        torch.manual_seed(0)
+        drawn = [inputs.of_kind(inputs.NOT_FINITE, [torch.rand(200, 100)], secret, k=50)[0] for secret in range(20)]
+        special = torch.stack([x[~x.isfinite()].numel() * torch.ones(()) for x in drawn])
+        assert 0.5 < special.mean() < 8
+        assert any(x.isnan().any() for x in drawn) and any(x.isneginf().any() for x in drawn)
 
     def test_layouts_keep_values(self) -> None:
         values = [*given(), torch.arange(5.0), torch.arange(6).reshape(2, 3), 2.5]

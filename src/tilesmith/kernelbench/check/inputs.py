@@ -22,6 +22,9 @@ _NEAR: Final = 0.25  # of a value may be taken away by the kind "near"
 _AT_ONCE: Final = 2**26  # elements; float64 takes twice the memory of float32, and the functions several times that
 _EXPONENT: Final = 24  # of large magnitudes, in types with the range of float32
 _EXPONENT_OF_HALF: Final = 4
+_SPECIAL: Final = (math.inf, -math.inf, math.nan)  # of which a tensor gets about one each
+
+NOT_FINITE: Final = "not finite"
 
 Values = list[Any]  # what is in what get_inputs returns: tensors, and perhaps numbers
 
@@ -47,13 +50,25 @@ def _large(x: Tensor, secret: int) -> Tensor:
     return _normal(x, secret) * 2.0 ** (_EXPONENT_OF_HALF if x.dtype == torch.float16 else _EXPONENT)
 
 
+def _near(x: Tensor, secret: int) -> Tensor:
+    return x.double() * (1 - _NEAR * _uniform(x, secret))
+
+
+def _not_finite(x: Tensor, secret: int) -> Tensor:
+    values, chance = _near(x, secret), _uniform(x, secret + 1) * x.numel()
+    for i, special in enumerate(_SPECIAL):
+        values = torch.where((chance >= i) & (chance < i + 1), special, values)
+    return values
+
+
 # Kind -> an elementwise function of the values, the secret, and the share of values that "few terms" leaves.
 KINDS: Final[dict[str, Callable[[Tensor, int, float], Tensor]]] = {
-    "near": lambda x, secret, share: x.double() * (1 - _NEAR * _uniform(x, secret)),
+    "near": lambda x, secret, share: _near(x, secret),
     "normal": lambda x, secret, share: _normal(x, secret),
     "zeros and ones": lambda x, secret, share: (_uniform(x, secret) < 0.5).double(),
     "large": lambda x, secret, share: _large(x, secret),
     "few terms": lambda x, secret, share: _normal(x, secret) * (_uniform(x, secret + 1) < share),
+    NOT_FINITE: lambda x, secret, share: _not_finite(x, secret),
 }
 
 

@@ -10,6 +10,7 @@ from tilesmith.bench import precision
 from tilesmith.core.package import NAMESPACE
 from tilesmith.kernelbench.check import speed, wire
 from tilesmith.kernelbench.check.analysis import LIBRARY_PRODUCTS
+from tilesmith.kernelbench.check.inputs import NOT_FINITE
 from tilesmith.kernelbench.check.session import FailedError, LostReferenceError, Session, UnfitError
 from tilesmith.kernelbench.check.verdict import GIVEN, OTHER_FORMS, PRECISION, Finding, Speed, Verdict
 from tilesmith.kernelbench.problem_file import ProblemError
@@ -80,6 +81,7 @@ def judge(session: Session, accuracy: str, unfit: Mapping[str, str]) -> Verdict:
     found = strict.judge_precision()
     if session.device == "cuda" and all(each.passed is not False for each in strict.findings):
         strict.time(found)
+    strict.try_not_finite()
     return Verdict("strict", tuple(strict.findings), found, strict.speed, strict.notes)
 
 
@@ -92,6 +94,7 @@ class _Strict:
         self._unfit = unfit
         self._moving: list[str] = []  # trials whose results are right, and not the same in each call
         self._is_by_us = False  # the candidate calls this package
+        self._not_finite = ""  # what is other than torch's where inputs are infinities and NaNs
         self._measured: dict[str, dict[str, Any]] = {}  # by trial
 
     def _note(self, name: str, passed: bool | None, detail: str = "") -> None:
@@ -104,6 +107,8 @@ class _Strict:
             found.append(f"results move from call to call, and are right each time: {', '.join(self._moving)}")
         if self._is_by_us:
             found.append("it calls Tilesmith, whose kernels they are: not a library's, nor the candidate's own")
+        if self._not_finite:
+            found.append(f"infinities and NaNs among the inputs come out otherwise than torch's: {self._not_finite}")
         return tuple(found)
 
     def try_(self, trial: Trial) -> None:
@@ -131,6 +136,24 @@ class _Strict:
         if not repeated["same"]:
             self._moving.append(trial.name)
         return self._note(trial.name, True, _measured(found))
+
+    def try_not_finite(self) -> None:
+        """What comes of infinities and NaNs. No candidate is wrong for that: products in terms have others."""
+        if not self._session.worker.is_alive:
+            return
+        self._session.say("comparing: infinities and NaNs")
+        try:
+            self._session.make(NOT_FINITE)
+            self._session.run("take")
+            self._session.run("take_again")
+            found = self._session.ask_reference("compare")
+        except (FailedError, LostReferenceError) as failed:
+            self._not_finite = str(failed)
+            return
+        if "failed" in found:
+            self._not_finite = found["failed"]
+        elif found.get("class") == "worse" and found["own_error"] == found["own_error"]:
+            self._not_finite = _measured(found)
 
     def _judge_error(self, trial: Trial, found: dict[str, Any]) -> None:
         if found.get("not_finite"):
