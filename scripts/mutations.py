@@ -138,7 +138,7 @@ skipped zeros: the last row block of a tile
   kernels/hopper/skip_zeros.cuh
   test_terms_emulated.py::test_skipped_zeros_add_nothing
 - const int end = min((end_row + rows - 1) / rows, extents.row_blocks) * k_chunks;
-+ const int end = min(end_row / rows, extents.row_blocks) * k_chunks;
++ const int end = min((end_row - 1) / rows, extents.row_blocks) * k_chunks;
 skipped zeros: the last step
   kernels/hopper/skip_zeros.cuh
   test_terms_emulated.py::test_skipped_zeros_add_nothing
