@@ -2,8 +2,6 @@
 does the same on the CPU's memory."""
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from fcntl import LOCK_EX, flock
 from functools import cache
@@ -39,8 +37,8 @@ def extension() -> Any:
     host = "".join(template(f"{part}.cpp") for part in PARTS)
     stand_in = Path(__file__).with_suffix(".cpp").read_text()
     digest = hashlib.sha256((host + stand_in + torch.__version__).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"tilesmith-{os.getuid()}-written-modules-{digest}"
-    folder.mkdir(exist_ok=True)
+    folder = Path(__file__).parents[2] / "build" / f"written-modules-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "ours").open("w") as lock:
         flock(lock, LOCK_EX)
         (folder / "lock").unlink(missing_ok=True)  # torch's own, of a process that was killed
