@@ -581,9 +581,9 @@ def test_a_problem_that_cannot_be_used(tmp_path: Path) -> None:
 
 ENDING = """
 import sys
-from tilesmith.cli.check_run import _ended_by_signals
+from tilesmith.cli.check_run import ended_by_signals
 from tilesmith.kernelbench.check.judge import Judge
-with _ended_by_signals(), Judge(sys.argv[1], device="cpu") as judge:
+with ended_by_signals(), Judge(sys.argv[1], device="cpu") as judge:
     print(judge._folder, judge._reference._process.pid, flush=True)
     judge(sys.argv[2])
 """

@@ -137,8 +137,12 @@ def test_a_problem_is_not_overwritten(problem: Path, tmp_path: Path, link: Calla
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_process_that_traces_ends_with_the_command(problem: Path, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_the_process_that_traces_ends_with_the_command(
+    problem: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     mark = tmp_path / "mark"
     part = str(mark) + ".part"
     says = f"open({part!r}, 'w').write(str(os.getpid())); os.rename({part!r}, {str(mark)!r})"
@@ -149,7 +153,7 @@ def test_the_process_that_traces_ends_with_the_command(problem: Path, tmp_path: 
         worker = int(mark.read_text())
         assert is_running(worker)
         process.send_signal(number)
-        assert process.wait(30) == -number
+        assert process.wait(30) == code
     assert soon(lambda: not is_running(worker))
 
 

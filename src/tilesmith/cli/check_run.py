@@ -30,7 +30,7 @@ def check(
     try:
         ProblemFile.read(problem)  # what is wrong with it needs no GPU to be said
         _check_gpu()
-        with _ended_by_signals(), progress_line("starting") as say, Judge(problem, limits=limits, say=say) as judge:
+        with ended_by_signals(), progress_line("starting") as say, Judge(problem, limits=limits, say=say) as judge:
             verdict = judge(candidate, mode=mode, accuracy=accuracy, sanitize=sanitize)
     except ProblemError as error:
         raise UnusableError(str(error)) from error
@@ -43,7 +43,7 @@ def check(
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the processes of candidates first, and remove what was written."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -74,7 +74,7 @@ def check_all(
     if not problems:
         raise UnusableError(f"{folder} has no problem files")
     _check_gpu()
-    with _ended_by_signals(), tempfile.TemporaryDirectory() as temporary:
+    with ended_by_signals(), tempfile.TemporaryDirectory() as temporary:
         where = Path(temporary) if modules is None else modules
         where.mkdir(parents=True, exist_ok=True)
         here = devices.installed(torch.cuda.current_device())

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tilesmith.cli import UnusableError, console, format_bytes, progress_line
+from tilesmith.cli.check_run import ended_by_signals
 from tilesmith.cli.output import progress_bar
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
@@ -23,7 +24,7 @@ def optimized(
 ) -> Optimized:
     """Writes the module, and checks it where there is a GPU of its architecture: then it is that GPU which is planned
     for. If none is given, the one here, or else an H200."""
-    with progress_line("reading the problem") as say:
+    with ended_by_signals(), progress_line("reading the problem") as say:
         judge = None if no_check else partial(Judge, say=say)
         return optimizing.optimized(problem, output, _planned_for(gpu), accuracy, standalone=standalone, judge=judge)
 
@@ -49,7 +50,7 @@ def optimize_all(
     output.mkdir(parents=True, exist_ok=True)
     write = OptimizeAll(_planned_for(gpu), output, accuracy, cores(), judges=not no_check)
     progress = progress_bar(quiet=as_json)
-    with progress:
+    with ended_by_signals(), progress:
         task = progress.add_task("Writing", total=len(problems))
         rows = write(problems, lambda row: progress.advance(task))
     if html is not None:

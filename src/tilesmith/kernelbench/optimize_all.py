@@ -14,7 +14,8 @@ from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
 from tilesmith.kernelbench import compiled_time
 from tilesmith.kernelbench.check.judge import Judge
-from tilesmith.kernelbench.optimizing import Optimized, optimized
+from tilesmith.kernelbench.check_all import BUILDS
+from tilesmith.kernelbench.optimizing import Optimized, is_here, optimized
 from tilesmith.kernelbench.problem_file import ProblemError
 
 _FP32: Final = "fp32"
@@ -100,7 +101,8 @@ class OptimizeAll:
             done(row)
             return row
 
-        with ThreadPoolExecutor(max(1, min(self.jobs, len(problems)))) as pool:
+        builds = self.judges and is_here(self.gpu)
+        with ThreadPoolExecutor(min(self.jobs, BUILDS) if builds else self.jobs) as pool:
             return list(pool.map(one, problems))
 
     def _row(self, problem: Path, in_use: threading.Lock) -> Row:
