@@ -274,7 +274,7 @@ def test_a_compiled_program_in_bfloat16_computes_the_same_after_the_override_too
         with ours():
             compiled = torch.compile(model, backend="tilesmith_for_tests")
             found = compiled(x)
-        assert torch.equal(compiled(x).double().round(decimals=1), found.double().round(decimals=1))
+        assert (compiled(x).double() - found.double()).abs().max() < 2e-2
     assert (found.double() - expected).abs().max() < 2e-2
     names = {each.reason for each in tilesmith.stats().entries}
     assert "in a compiled program" not in names  # sizes are numbers, so plans are known by name
