@@ -77,11 +77,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A whole program, and how long a step of it takes: torch, and the same under an override."""
+    """A whole program in float32, and how long a step of it takes: torch, and the same under an override."""
 
     label: str
-    what: str
-    dtype: str
     torch_ms: float
     ours_ms: float
     date: str
@@ -145,9 +143,10 @@ def charts(runs: Sequence[Results], programs: Sequence[Program]) -> dict[str, st
     suites = dict.fromkeys(suite for group in GROUPS for bar in group.bars for suite in bar.suites)
     used = {suite: _run_of(suite, runs) for suite in suites}
     measured = [Measured(group.title, dict(_bars(group, used))) for group in GROUPS]
-    steps = {each.label: [each.torch_ms / each.ours_ms] for each in programs if each.dtype == "float32"}
-    measured.insert(1, Measured(_TRAINING, steps))
+    measured.insert(1, Measured(_TRAINING, {each.label: [each.torch_ms / each.ours_ms] for each in programs}))
     facts = (*_facts(used.values()), f"Training: {', '.join(sorted({each.date for each in programs}))}, eager")
+    if any(each.gpu not in facts[0] for each in programs):
+        raise ValueError("the chart's programs ran on another GPU than its products")
     return {name: _chart(measured, facts, palette) + "\n" for name, palette in PALETTES.items()}
 
 

@@ -331,6 +331,8 @@ def test_layers_of_other_operands_take_no_plan() -> None:
         names["_linear"](x, weight, bias.half())
     with pytest.raises(RuntimeError, match=re.escape("cannot multiply [6, 8] by the transpose of [8, 4]")):
         names["_linear"](x, weight.T, bias)
+    with pytest.raises(RuntimeError, match="must be on one GPU, not on cpu and meta"):
+        names["_linear"](x, weight, bias.to("meta"))
 
 
 def test_sums_with_a_product_are_those_of_torch() -> None:

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from processes import is_running, soon
 
-from tilesmith.cli import main, optimize_run
+from tilesmith.cli import main
+from tilesmith.core import threads
 from tilesmith.core.device import named
 from tilesmith.kernelbench import compiled_time, optimizing
 from tilesmith.kernelbench.check.verdict import Finding, Speed, Spread, Verdict
@@ -50,7 +51,7 @@ def optimize(problem: Path, output: Path, *options: str) -> Result:
 def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Problems are traced in this process, for time, and one after the other. Elsewhere each has one of its own."""
     monkeypatch.setattr(optimizing, "recognize", recognize_here)
-    monkeypatch.setattr(optimize_run, "cores", lambda: 1)
+    monkeypatch.setattr(threads, "cores", lambda: 1)
 
 
 def test_a_module_is_written_and_compiled(problem: Path, tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def row(ours_ms: float, torch_ms: float, compiled_ms: float | None, *, right: bo
         compiled=(),
         verdict=verdict,
     )
-    return Row("p.py", module, "", compiled_ms, 1.0)
+    return Row("p.py", module, "", compiled_ms)
 
 
 def test_rows_say_how_fast_a_module_is_and_whether_it_is_right() -> None:

@@ -58,6 +58,10 @@ def test_bars_are_as_long_as_ratios_and_begin_at_0(chart: ModuleType) -> None:
         assert fact in caption
 
 
+def test_commands_of_recorded_runs_name_no_place_of_a_machine() -> None:
+    assert [run.environment.command for run in RUNS if "/" in run.environment.command] == []
+
+
 def test_programs_have_the_figures_of_their_notes(chart: ModuleType) -> None:
     for each in chart.programs():
         note = (ROOT / each.note).read_text()

@@ -3,6 +3,7 @@
 import math
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from tilesmith.core.roofline import Peak, Roofline, Work, tensor_rate
 from tilesmith.planner import choose
 from tilesmith.runtime import compiler
 
+_FOLDER: Final = re.compile(r"(?:^|(?<==))/.*/")  # of a file
 _CERTAIN: Final = 0.01  # half of the median's confidence interval, relative to it
 _ROUNDS: Final = 20  # at a time, and at least
 _MAX_ROUNDS: Final = 1000
@@ -182,12 +184,21 @@ def until_certain(
             return samples
 
 
+def without_folder(word: str) -> str:
+    """A word of a command; of a file's path on this machine, which nobody else has, its name.
+
+    >>> [without_folder(word) for word in ("--record", "/home/me/r.json", "--html=/tmp/a/b.html", "docs/r.json")]
+    ['--record', 'r.json', '--html=b.html', 'docs/r.json']
+    """
+    return _FOLDER.sub("", word)
+
+
 def environment(command: Iterable[str], settings: Settings, commit: str | None = None) -> Environment:
     """Where this runs. `commit` is the source's, where git cannot tell it."""
     index = torch.cuda.current_device()
     return Environment(
         date=date.today().isoformat(),
-        command=" ".join(command),
+        command=" ".join(map(without_folder, command)),
         gpu=devices.installed(index).name,
         driver=nvml.driver_version(),
         versions={

@@ -47,7 +47,7 @@ def build(
 ) -> Built:
     """Builds the archive for GPUs of one's architecture: that of the GPU here, or of an H200, if none is given."""
     start = time.monotonic()
-    gpu = gpu or _here()
+    gpu = gpu or devices.here() or devices.named(devices.STAND_IN)
     arch = gpu.arch
     kernels = _kernels(gpu, products, accuracy)
     path = output or archive.users_file(arch)
@@ -63,12 +63,6 @@ def build(
     except OSError as error:
         raise UnusableError(f"cannot write {path}: {error}") from error
     return Built(str(path), arch, len(cubins), len(content), round(time.monotonic() - start, 1))
-
-
-def _here() -> devices.Device:
-    if torch.cuda.is_available():
-        return devices.installed(torch.cuda.current_device())
-    return devices.named(devices.STAND_IN)
 
 
 def _kernels(gpu: devices.Device, products: list[Product], accuracy: str | None) -> list[Kernel]:

@@ -47,9 +47,13 @@ def optimize(
     from tilesmith.kernelbench.problem_file import ProblemError
 
     if every:
-        rows = optimize_run.optimize_all(problem, output, gpu, accuracy, html=html, no_check=no_check, as_json=as_json)
+        rows = optimize_run.optimize_all(problem, output, gpu, accuracy, no_check=no_check, quiet=as_json)
+        if html is not None:
+            html.write_text(optimize_run.page_of(problem, rows))
         if as_json:
             print_json([asdict(row) for row in rows])
+        else:
+            optimize_run.report_all(rows)
         if any(row.is_wrong for row in rows):
             raise click.exceptions.Exit(1)
         return

@@ -8,9 +8,9 @@ import click
 from tilesmith.cli import UnusableError, console, format_bytes, progress_line
 from tilesmith.cli.check_run import ended_by_signals
 from tilesmith.cli.output import progress_bar
+from tilesmith.core import device as devices
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
-from tilesmith.core.threads import cores
 from tilesmith.kernelbench import optimizing
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.optimize_all import HEADINGS, OptimizeAll, Row, shown, summary
@@ -30,7 +30,8 @@ def optimized(
 
 
 def _planned_for(gpu: Device | None) -> Device:
-    return optimizing.here() if gpu is None or optimizing.is_here(gpu) else gpu
+    here = devices.here() or devices.named(devices.STAND_IN)
+    return here if gpu is None or gpu.arch == here.arch else gpu
 
 
 def optimize_all(
@@ -39,28 +40,27 @@ def optimize_all(
     gpu: Device | None,
     accuracy: Accuracy,
     *,
-    html: Path | None,
     no_check: bool,
-    as_json: bool,
+    quiet: bool,
 ) -> list[Row]:
-    """Writes a module for each problem of a folder, and says what became of them."""
+    """Writes a module for each problem of a folder."""
     problems = problems_in(folder)
     if not problems:
         raise UnusableError(f"{folder} has no problem files")
     output.mkdir(parents=True, exist_ok=True)
-    write = OptimizeAll(_planned_for(gpu), output, accuracy, cores(), judges=not no_check)
-    progress = progress_bar(quiet=as_json)
+    write = OptimizeAll(_planned_for(gpu), output, accuracy, judges=not no_check)
+    progress = progress_bar(quiet=quiet)
     with ended_by_signals(), progress:
         task = progress.add_task("Writing", total=len(problems))
-        rows = write(problems, lambda row: progress.advance(task))
-    if html is not None:
-        html.write_text(page(f"{folder.resolve().name}: {len(rows)} problems", rows))
-    if not as_json:
-        _report_all(rows)
-    return rows
+        return write(problems, lambda row: progress.advance(task))
 
 
-def _report_all(rows: list[Row]) -> None:
+def page_of(folder: Path, rows: list[Row]) -> str:
+    """What became of a folder, as a page."""
+    return page(f"{folder.resolve().name}: {len(rows)} problems", rows)
+
+
+def report_all(rows: list[Row]) -> None:
     from rich.table import Table
 
     columns = shown(rows)

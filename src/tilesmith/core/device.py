@@ -131,6 +131,13 @@ def _of_capability(capability: tuple[int, int]) -> Device | None:
     return replace(nearest, name=f"GPU of compute capability {major}.{minor}", capability=capability)
 
 
+def here() -> Device | None:
+    """The GPU that torch uses now; None if there is none."""
+    import torch
+
+    return installed(torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
 @cache
 def installed(index: int) -> Device:
     """The GPU with torch's device index `index` in this machine."""

@@ -14,8 +14,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def at_once(make: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
-    """What `make` makes of each, on as many threads as this process has cores.
+def at_once(make: Callable[[Item], Made], items: Iterable[Item], most: int | None = None) -> list[Made]:
+    """What `make` makes of each, on so many threads at most: as many as this process has cores, if nothing is said.
 
     >>> at_once(abs, [-1, 2, -3])
     [1, 2, 3]
@@ -23,7 +23,7 @@ def at_once(make: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
     todo = list(items)
     if len(todo) < 2:
         return [make(each) for each in todo]
-    with ThreadPoolExecutor(min(len(todo), cores())) as pool:
+    with ThreadPoolExecutor(min(len(todo), most or cores())) as pool:
         return list(pool.map(make, todo))
 
 

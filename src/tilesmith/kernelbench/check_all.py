@@ -4,13 +4,13 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
+from tilesmith.core.threads import at_once
 from tilesmith.kernelbench.check.judge import Judge
 from tilesmith.kernelbench.check.sandbox import Limits
 from tilesmith.kernelbench.check.verdict import Mode, Verdict
@@ -19,7 +19,6 @@ from tilesmith.kernelbench.recognize import recognize
 from tilesmith.kernelbench.write import plan_of, written
 
 BUILDS: Final = 9  # at the same time; the GPU takes one at a time
-_FP32: Final = "fp32"
 _NO_PRODUCT: Final = "elementwise"
 
 
@@ -38,21 +37,14 @@ class Checked:
         return self.verdict is not None and self.verdict.right
 
     @property
-    def milliseconds(self) -> tuple[float, float] | None:
-        """The module's and torch's in float32; None where nothing was timed."""
-        if self.verdict is None or self.verdict.speed is None or _FP32 not in self.verdict.speed.torch:
-            return None
-        return self.verdict.speed.candidate.median, self.verdict.speed.torch[_FP32].median
-
-    @property
     def ratio(self) -> float | None:
         """Torch's time divided by the module's."""
-        return None if self.milliseconds is None else self.milliseconds[1] / self.milliseconds[0]
+        return None if self.verdict is None else self.verdict.ratio
 
     def __str__(self) -> str:
         row = f"{self.problem:28} {self.plan:40}"
-        if self.milliseconds is not None and self.verdict is not None:
-            ours, torchs = self.milliseconds
+        if self.verdict is not None and self.verdict.milliseconds is not None:
+            ours, torchs = self.verdict.milliseconds
             row += f" {ours:9.4f} ms  torch {torchs:9.4f}  ratio {torchs / ours:.3f}  {self.verdict.precision}"
         said = "" if self.right else f"\n{self.refused if self.verdict is None else self.verdict.describe()}"
         return f"{row}  ({self.seconds:.0f} s){said}"
@@ -77,8 +69,7 @@ class CheckAll:
             done(checked)
             return checked
 
-        with ThreadPoolExecutor(BUILDS) as pool:
-            return list(pool.map(one, problems))
+        return at_once(one, problems, BUILDS)
 
     def _checked(self, problem: Path, gpu: threading.Lock) -> Checked:
         start = time.perf_counter()

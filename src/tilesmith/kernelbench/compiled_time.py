@@ -19,11 +19,11 @@ _SECONDS: Final = 300.0  # for one model
 _ROUNDS: Final = 20
 
 
-def milliseconds(problem: Path, *, seconds: float = _SECONDS) -> float | None:
-    """The median of several calls in float32; None if torch cannot compile the model, or not in this time."""
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(problem)]
+def milliseconds(problem: Path) -> float | None:
+    """The median of several calls in float32; None if torch cannot compile the model, or not in time."""
+    command = [sys.executable, "-m", __name__, str(problem)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
         return float(done.stdout.split()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError):
         return None

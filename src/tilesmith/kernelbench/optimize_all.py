@@ -2,9 +2,7 @@
 
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,13 +10,14 @@ from typing import Final
 
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
+from tilesmith.core.threads import at_once
 from tilesmith.kernelbench import compiled_time
 from tilesmith.kernelbench.check.judge import Judge
+from tilesmith.kernelbench.check.verdict import Verdict
 from tilesmith.kernelbench.check_all import BUILDS
 from tilesmith.kernelbench.optimizing import Optimized, is_here, optimized
 from tilesmith.kernelbench.problem_file import ProblemError
 
-_FP32: Final = "fp32"
 HEADINGS: Final = ("problem", "fused", "torch ms", "torch.compile ms", "ours ms", "ratio", "class", "left to torch")
 
 
@@ -29,30 +28,26 @@ class Row:
     problem: str
     module: Optimized | None
     refused: str
-    compiled_ms: float | None  # what torch.compile makes of the model; None if it was not timed
-    seconds: float
+    compiled_ms: float | None = None  # what torch.compile makes of the model; None if it was not timed
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.module is None else self.module.verdict
 
     @property
     def is_wrong(self) -> bool:
         """Whether a module was judged, and is not right."""
-        return self.module is not None and self.module.verdict is not None and not self.module.verdict.right
-
-    @property
-    def is_written(self) -> bool:
-        return self.module is not None
+        return self.verdict is not None and not self.verdict.right
 
     @property
     def milliseconds(self) -> tuple[float, float] | None:
         """The module's and torch's in float32; None where nothing was timed."""
-        verdict = self.module and self.module.verdict
-        if not verdict or verdict.speed is None or _FP32 not in verdict.speed.torch:
-            return None
-        return verdict.speed.candidate.median, verdict.speed.torch[_FP32].median
+        return None if self.verdict is None else self.verdict.milliseconds
 
     @property
     def ratio(self) -> float | None:
         """Torch's time divided by the module's."""
-        return None if self.milliseconds is None else self.milliseconds[1] / self.milliseconds[0]
+        return None if self.verdict is None else self.verdict.ratio
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -60,7 +55,7 @@ class Row:
         if self.module is None:
             return (self.problem, f"refused: {self.refused}", *[""] * (len(HEADINGS) - 2))
         ours, torchs = self.milliseconds or (None, None)
-        verdict = self.module.verdict
+        verdict = self.verdict
         said = "" if verdict is None else (verdict.precision or "") if verdict.right else "WRONG"
         ratio = "" if self.ratio is None else f"{self.ratio:.3f}"
         times = (_time(torchs), _time(self.compiled_ms), _time(ours))
@@ -88,7 +83,6 @@ class OptimizeAll:
     gpu: Device
     folder: Path  # where modules go, under the problems' names
     accuracy: Accuracy
-    jobs: int  # problems at the same time
     judges: bool
 
     def __call__(self, problems: Sequence[Path], done: Callable[[Row], None]) -> list[Row]:
@@ -101,22 +95,18 @@ class OptimizeAll:
             done(row)
             return row
 
-        builds = self.judges and is_here(self.gpu)
-        with ThreadPoolExecutor(min(self.jobs, BUILDS) if builds else self.jobs) as pool:
-            return list(pool.map(one, problems))
+        return at_once(one, problems, BUILDS if self.judges and is_here(self.gpu) else None)
 
     def _row(self, problem: Path, in_use: threading.Lock) -> Row:
-        start = time.perf_counter()
-        module, refused, compiled_ms = None, "", None
         judge = partial(Judge, turn=in_use) if self.judges else None
         try:
             module = optimized(problem, self.folder / problem.name, self.gpu, self.accuracy, judge=judge)
         except ProblemError as error:
-            refused = str(error)
-        if module is not None and module.verdict is not None and module.verdict.speed is not None:
-            with in_use:
-                compiled_ms = compiled_time.milliseconds(problem)
-        return Row(problem.name, module, refused, compiled_ms, time.perf_counter() - start)
+            return Row(problem.name, None, str(error))
+        if module.verdict is None or module.verdict.speed is None:
+            return Row(problem.name, module, "")
+        with in_use:
+            return Row(problem.name, module, "", compiled_time.milliseconds(problem))
 
 
 def shown(rows: Sequence[Row]) -> list[int]:
@@ -126,9 +116,8 @@ def shown(rows: Sequence[Row]) -> list[int]:
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """What is there, and how fast it is."""
-    yield f"{sum(row.is_written for row in rows)} of {len(rows)} written"
-    judged = [row for row in rows if row.module is not None and row.module.verdict is not None]
-    if judged:
+    yield f"{sum(row.module is not None for row in rows)} of {len(rows)} written"
+    if judged := [row for row in rows if row.verdict is not None]:
         yield f"{sum(not row.is_wrong for row in judged)} of {len(judged)} right"
     multiplying = [row for row in rows if row.module is not None and row.module.multiplies]
     if ratios := [row.ratio for row in multiplying if row.ratio is not None]:

@@ -33,7 +33,7 @@ def page(title: str, rows: Sequence[Row]) -> str:
 def _row(row: Row, columns: Sequence[int]) -> Markup:
     """A line of the table, coloured by what it says."""
     name = element("th", row.problem, scope="row")
-    if not row.is_written:
+    if row.module is None:
         return element("tr", name, element("td", row.cells[1], colspan=len(columns)), class_="slower")
     kinds = {} if row.ratio is None else {_RATIO: "faster" if row.ratio > 1 else "slower"}
     cells = (element("td", row.cells[i], class_=kinds.get(i)) for i in columns)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from tilesmith.core import device as devices
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
@@ -88,19 +86,10 @@ def optimized(
     )
 
 
-def here() -> Device:
-    """The GPU that is planned for if none is named."""
-    return _installed() or devices.named(devices.STAND_IN)
-
-
 def is_here(gpu: Device) -> bool:
     """Whether modules for this GPU can be run."""
-    installed = _installed()
-    return installed is not None and installed.arch == gpu.arch
-
-
-def _installed() -> Device | None:
-    return devices.installed(torch.cuda.current_device()) if torch.cuda.is_available() else None
+    here = devices.here()
+    return here is not None and here.arch == gpu.arch
 
 
 def _fused(recognized: Recognized | WholeModel) -> str:

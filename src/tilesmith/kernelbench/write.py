@@ -5,7 +5,7 @@ that can do any product; so do gradients.
 """
 
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from textwrap import indent, wrap
 from typing import Final, Literal, get_args
 
@@ -176,12 +176,8 @@ def module_text(
 
 def _general(parts: Collection[Part], device: Device) -> str:
     """The kernels for any operands."""
-    texts: dict[Part, Callable[[], str]] = {
-        "product": lambda: general_text(device),
-        "factors": factors_text,
-        "triangle": triangle_text,
-    }
-    return "".join(text() for part, text in texts.items() if part in parts)
+    products = general_text(device) if "product" in parts else ""
+    return products + factors_text() * ("factors" in parts) + triangle_text() * ("triangle" in parts)
 
 
 def products_of(recognized: Recognized | WholeModel) -> list[ProductSpec]:

@@ -1,5 +1,6 @@
 """The strict mode: inputs that nobody can know before, every element against float64, and no trust in the rest."""
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -119,23 +120,28 @@ class _Strict:
             return self._note(trial.name, None, "the candidate's process has ended")
         self._session.say(f"comparing: {trial.name}")
         try:
-            self._session.make(trial.kind, trial.layout)
-            self._session.run("take")
-            repeated = self._session.run("take_again")
-            found = self._session.ask_reference("compare")
-            if "unfit" in found:
-                raise UnfitError(found["unfit"])
-            if "failed" in found:
-                raise FailedError(found["failed"])
+            found, is_same = self._compared(trial.kind, trial.layout)
             self._measured[trial.name] = found
             self._judge_error(trial, found)
         except UnfitError as unfit:
             return self._note(trial.name, None, str(unfit))
         except (FailedError, LostReferenceError) as failed:
             return self._note(trial.name, False, str(failed))
-        if not repeated["same"]:
+        if not is_same:
             self._moving.append(trial.name)
         return self._note(trial.name, True, _measured(found))
+
+    def _compared(self, kind: str, layout: str | None = None) -> tuple[dict[str, Any], bool]:
+        """What the reference says of two calls on inputs of a kind, and whether their results are the same."""
+        self._session.make(kind, layout)
+        self._session.run("take")
+        repeated = self._session.run("take_again")
+        found = self._session.ask_reference("compare")
+        if "unfit" in found:
+            raise UnfitError(found["unfit"])
+        if "failed" in found:
+            raise FailedError(found["failed"])
+        return found, bool(repeated["same"])
 
     def try_not_finite(self) -> None:
         """What comes of infinities and NaNs. No candidate is wrong for that: products in terms have others."""
@@ -143,16 +149,13 @@ class _Strict:
             return
         self._session.say("comparing: infinities and NaNs")
         try:
-            self._session.make(NOT_FINITE)
-            self._session.run("take")
-            self._session.run("take_again")
-            found = self._session.ask_reference("compare")
+            found, _ = self._compared(NOT_FINITE)
+        except UnfitError:
+            return
         except (FailedError, LostReferenceError) as failed:
             self._not_finite = str(failed)
             return
-        if "failed" in found:
-            self._not_finite = found["failed"]
-        elif found.get("class") == "worse" and found["own_error"] == found["own_error"]:
+        if found["class"] == "worse" and not math.isnan(found["own_error"]):
             self._not_finite = _measured(found)
 
     def _judge_error(self, trial: Trial, found: dict[str, Any]) -> None:

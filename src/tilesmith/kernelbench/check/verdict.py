@@ -10,6 +10,7 @@ Mode = Literal["strict", "official"]
 # Findings by name: with the inputs of the problem itself, with others in sizes and in how they lie, and of all.
 GIVEN: Final = ("given inputs", "given inputs, once more")
 PRECISION: Final = "precision"
+_FP32: Final = "fp32"
 OTHER_FORMS: Final = ("stored by columns", "rows with gaps", "starts that are not aligned", "other sizes")
 
 
@@ -67,6 +68,18 @@ class Verdict:
         """Nothing failed, and something was tried."""
         tried = [each.passed for each in self.findings if each.passed is not None]
         return bool(tried) and all(tried)
+
+    @property
+    def milliseconds(self) -> tuple[float, float] | None:
+        """The candidate's and torch's in float32; None where nothing was timed."""
+        if self.speed is None or _FP32 not in self.speed.torch:
+            return None
+        return self.speed.candidate.median, self.speed.torch[_FP32].median
+
+    @property
+    def ratio(self) -> float | None:
+        """Torch's time divided by the candidate's."""
+        return None if self.milliseconds is None else self.milliseconds[1] / self.milliseconds[0]
 
     def finding(self, name: str) -> Finding:
         """The finding of a name; KeyError if there is none."""

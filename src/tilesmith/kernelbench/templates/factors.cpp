@@ -34,8 +34,6 @@ struct RowsTimes : torch::autograd::Function<RowsTimes> {
 };
 
 Tensor scaled(const Tensor& x, double number) {
-  if (x.scalar_type() != at::kFloat)
-    return x * number;
   return as_given(RowsTimes::apply(prepared(x).contiguous(), std::optional<Tensor>(), number), x);
 }
 

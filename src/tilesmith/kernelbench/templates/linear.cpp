@@ -13,20 +13,18 @@ static Tensor activated(const Tensor& x, const std::string& activation) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, const std::string& activation) {
-  bool is_seen = is_followed(x) || is_followed(weight);
-  if (bias) {
-    check_types({x, weight, *bias});
-    is_seen = is_seen || is_followed(*bias);
-  } else {
-    check_types({x, weight});
-  }
+  std::vector<Tensor> given = {x, weight};
+  if (bias)
+    given.push_back(*bias);
+  check_types(given);
   TORCH_CHECK(x.dim() > 0 && weight.dim() == 2 && x.size(-1) == weight.size(1), "cannot multiply ", x.sizes(),
               " by the transpose of ", weight.sizes());
   auto shape = x.sizes().vec();
   shape.back() = weight.size(0);
   const Tensor rows = prepared(x).reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)}),
                columns = prepared(weight).t(), added = bias ? prepared(*bias) : Tensor();
-  if (x.scalar_type() == at::kFloat && !is_seen && rows.device() == columns.device()) {
+  check_places(bias ? std::vector<Tensor>{rows, columns, added} : std::vector<Tensor>{rows, columns});
+  if (x.scalar_type() == at::kFloat && std::none_of(given.begin(), given.end(), is_followed)) {
     const c10::DeviceGuard guard(rows.device());
     if (const Tensor out = planned(rows, columns, added, activation); out.defined())
       return as_given(out.view(shape), x);

@@ -10,8 +10,8 @@ static void* current_stream(const Tensor& x);
 static void check(const char* error) { TORCH_CHECK(error == nullptr, error); }
 
 // Raises if operands are of several types, or of one that has no kernels.
-static void check_types(std::initializer_list<Tensor> operands) {
-  const auto type = operands.begin()->scalar_type();
+static void check_types(const std::vector<Tensor>& operands) {
+  const auto type = operands[0].scalar_type();
   bool are_known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
   std::string names;
   for (const Tensor& x : operands) {
@@ -19,6 +19,13 @@ static void check_types(std::initializer_list<Tensor> operands) {
     names += (names.empty() ? "" : " and ") + std::string(c10::toString(x.scalar_type()));
   }
   TORCH_CHECK_TYPE(are_known, "the operands must be float32 or 16-bit floats of one type, not ", names);
+}
+
+// Raises if operands are on several GPUs.
+static void check_places(const std::vector<Tensor>& operands) {
+  for (const Tensor& x : operands)
+    TORCH_CHECK(x.device() == operands[0].device(), "the operands must be on one GPU, not on ", operands[0].device(),
+                " and ", x.device());
 }
 
 // An operand as the kernels take it.

@@ -56,7 +56,7 @@ static Tensor planned(const Tensor& a, const Tensor& b, const Tensor& bias, cons
 
 // The product of float32 matrices, or of batches of them, on a GPU.
 static Tensor multiplied(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.device() == b.device(), "the operands must be on one GPU, not on ", a.device(), " and ", b.device());
+  check_places({a, b});
   const c10::DeviceGuard guard(a.device());
   if (const Tensor out = planned(a, b, {}, ""); out.defined())
     return out;
