@@ -283,11 +283,7 @@ def test_kernels_that_plans_share_are_in_the_text_once() -> None:
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_layers_are_one_call_without_gradients(activation: str | None, has_bias: bool) -> None:
     x, weight, bias = torch.randn(2, 3, 8), torch.randn(4, 8), torch.randn(4) if has_bias else None
-    plain, fused = (
-        ProductSpec.linear(x, weight, has_bias=has_bias and fused, activation=activation if fused else None)
-        for fused in (False, True)
-    )
-    names, host = with_parts(plain, fused)
+    names, host = with_parts(ProductSpec.linear(x, weight, has_bias=has_bias, activation=activation))
     expected = ACTIVATIONS[activation](functional.linear(x, weight, bias))
     torch.testing.assert_close(names["_linear"](x, weight, bias, activation), expected)
     assert [call[-1] for call in host.planned_calls()] == [0 if bias is None else bias.data_ptr()]
@@ -299,8 +295,9 @@ def test_layers_are_one_call_without_gradients(activation: str | None, has_bias:
         out.pow(2).sum().backward()
         results.append([out.detach(), *(y.grad for y in given if y is not None)])
     torch.testing.assert_close(*results)
-    # The plan without bias and activation, whose gradients are products.
-    assert [call[-1] for call in host.planned_calls()[1:]] == [0]
+    # The plan without activation, whose gradients are products.
+    assert len(host.planned_calls()) == 2
+    assert (host.planned_calls()[1][-1] == 0) == (not has_bias)
     with torch.no_grad():
         names["_linear"](x, weight.clone().requires_grad_(), bias, activation)
     assert len(host.planned_calls()) == 3
@@ -319,14 +316,16 @@ def test_layers_of_other_operands_take_no_plan() -> None:
         [x, weight],
         [x[:0], weight, bias],
         [x[:, :0], weight[:, :0], bias],
-        [x.bfloat16(), weight.bfloat16(), bias.bfloat16()],
     ]
-    for given in others:
+    converted = [x.bfloat16(), weight.bfloat16(), bias.bfloat16()]
+    for given in (*others, converted):
         torch.testing.assert_close(
             names["_linear"](*given, activation="gelu"), functional.gelu(functional.linear(*given))
         )
+        assert len(host.planned_calls()) == (given is converted)
+    # The activation is another launch there.
     torch.testing.assert_close(names["_linear"](x, weight, bias, "relu"), functional.linear(x, weight, bias).relu())
-    assert host.planned_calls() == []
+    assert [number for number, *_ in host.planned_calls()] == [1, 1]
     with pytest.raises(TypeError, match="Float and Float and Half"):
         names["_linear"](x, weight, bias.half())
     with pytest.raises(RuntimeError, match=re.escape("cannot multiply [6, 8] by the transpose of [8, 4]")):

@@ -1,7 +1,7 @@
 """The products of a model that a written module has plans for."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any, Final
 
@@ -109,10 +109,11 @@ class ProductSpec:
 
 
 def plans_of(products: Iterable[ProductSpec], device: Device, accuracy: Accuracy) -> dict[ProductSpec, Plan]:
-    """Plans for the costliest of these products, in that order. Those that only the fallback can do have none: the
-    kernels for any product do them."""
+    """Plans for the costliest of these products, in that order; with an activation there is one without it as well, which
+    is for calls that need gradients. Those that only the fallback can do have none: the kernels for any product do them."""
     plans: dict[ProductSpec, Plan] = {}
-    for spec in sorted(dict.fromkeys(products), key=lambda spec: -spec.flops):
+    with_plain = (x for spec in products for x in (spec, replace(spec, activation=None)))
+    for spec in sorted(dict.fromkeys(with_plain), key=lambda spec: -spec.flops):
         if len(plans) == MAX_PLANS or spec.flops == 0:
             break
         plan = choose(spec.problem(accuracy), device)

@@ -1,4 +1,4 @@
-// A layer: a product, a bias and an activation, in the product's own kernels where no gradient is needed.
+// A layer: a product, a bias and an activation, which is in the product's own kernels where no gradient is needed.
 static Tensor activated(const Tensor& x, const std::string& activation) {
   if (activation == "relu")
     return at::relu(x);
@@ -22,13 +22,13 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   auto shape = x.sizes().vec();
   shape.back() = weight.size(0);
   const Tensor rows = prepared(x).reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)}),
-               columns = prepared(weight).t(), added = bias ? prepared(*bias) : Tensor();
-  check_places(bias ? std::vector<Tensor>{rows, columns, added} : std::vector<Tensor>{rows, columns});
+               columns = prepared(weight).t();
+  const std::optional<Tensor> added = bias ? std::optional(prepared(*bias)) : std::nullopt;
+  check_places(added ? std::vector<Tensor>{rows, columns, *added} : std::vector<Tensor>{rows, columns});
   if (x.scalar_type() == at::kFloat && std::none_of(given.begin(), given.end(), is_followed)) {
     const c10::DeviceGuard guard(rows.device());
-    if (const Tensor out = planned(rows, columns, added, activation); out.defined())
+    if (const Tensor out = planned(rows, columns, added.value_or(Tensor()), activation); out.defined())
       return as_given(out.view(shape), x);
   }
-  const Tensor sums = product(rows, columns);
-  return activated(as_given(bias ? sums + added : sums, x).view(shape), activation);
+  return activated(as_given(product(rows, columns, added), x).view(shape), activation);
 }

@@ -54,11 +54,11 @@ static Tensor planned(const Tensor& a, const Tensor& b, const Tensor& bias, cons
   return {};
 }
 
-// The product of float32 matrices, or of batches of them, on a GPU.
-static Tensor multiplied(const Tensor& a, const Tensor& b) {
-  check_places({a, b});
+// The product of float32 matrices, or of batches of them, on a GPU. A bias, if there is one, is added to each row.
+static Tensor multiplied(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  check_places(bias ? std::vector<Tensor>{a, b, *bias} : std::vector<Tensor>{a, b});
   const c10::DeviceGuard guard(a.device());
-  if (const Tensor out = planned(a, b, {}, ""); out.defined())
+  if (const Tensor out = planned(a, b, bias.value_or(Tensor()), ""); out.defined())
     return out;
   const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1);
   const auto batch = at::infer_size(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
@@ -69,39 +69,44 @@ static Tensor multiplied(const Tensor& a, const Tensor& b) {
   };
   const Tensor out = at::empty(batch_of(m, n), a.options());
   if (out.numel() == 0 || k == 0)
-    return out.zero_();
+    return bias ? out.copy_(bias->expand_as(out)) : out.zero_();
   const Tensor x = a.expand(batch_of(m, k)).reshape({-1, m, k}), y = b.expand(batch_of(k, n)).reshape({-1, k, n}),
                z = out.view({-1, m, n});
   std::vector<long long> sizes = {z.size(0), m, n, k};
   for (const Tensor& each : {x, y, z}) sizes.insert(sizes.end(), each.strides().begin(), each.strides().end());
   check(multiply_any(x.data_ptr(), y.data_ptr(), z.data_ptr(), sizes.data(), current_stream(a)));
-  return out;
+  return bias ? out.add_(*bias) : out;
 }
 
-static Tensor product(const Tensor& a, const Tensor& b);
+static Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias = {});
 
 // The same with gradients, which are products as well.
 struct Product : torch::autograd::Function<Product> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& a, const Tensor& b) {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& a, const Tensor& b,
+                        const std::optional<Tensor>& bias) {
     context->save_for_backward({a, b});
-    return multiplied(a, b);
+    context->saved_data["has_bias"] = bias.has_value();
+    return multiplied(a, b, bias);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &a = saved[0], &b = saved[1], &gradient = gradients[0];
-    Tensor of_a, of_b;
+    Tensor of_a, of_b, of_bias;
     if (context->needs_input_grad(0))
       of_a = product(gradient, b.transpose(-2, -1)).sum_to_size(a.sizes());
     if (context->needs_input_grad(1))
       of_b = product(a.transpose(-2, -1), gradient).sum_to_size(b.sizes());
-    return {of_a, of_b};
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2))
+      of_bias = gradient.sum(0);
+    return {of_a, of_b, of_bias};
   }
 };
 
-static Tensor product(const Tensor& a, const Tensor& b) {
-  return is_followed(a) || is_followed(b) ? Product::apply(a, b) : multiplied(a, b);
+static Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  const bool is_any_followed = is_followed(a) || is_followed(b) || (bias && is_followed(*bias));
+  return is_any_followed ? Product::apply(a, b, bias) : multiplied(a, b, bias);
 }
 
 // The product of PyTorch, of vectors too. 16-bit floats are multiplied as float32.
