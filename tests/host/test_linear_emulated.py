@@ -17,6 +17,7 @@ from tilesmith.core.epilogue import ACTIVATIONS, Epilogue
 from tilesmith.core.problem import Problem
 from tilesmith.kernels.hopper import constants as gemm
 from tilesmith.kernels.hopper import family as hopper
+from tilesmith.planner import choose
 
 pytestmark = pytest.mark.usefixtures("emulator_cache")
 
@@ -249,3 +250,26 @@ def test_residuals_of_a_batch_with_factors_and_a_bias() -> None:
         size = a.double().abs() @ b.double().abs() + bias.double().abs() + 2.0 * residual.double().abs()
         allowed = torch.finfo(torch.float16).eps / 2 * expected.abs() + 20 * torch.finfo(torch.float32).eps * size
         assert ((result.double() - expected).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("swap_ab", [False, True])
+def test_what_follows_a_product_that_splits_a_on_the_way(swap_ab: bool) -> None:
+    """Its sums are stored as they are, and the launch that would add parts of K does the rest."""
+    shapes = ((70, 328), (40, 328), (40,), (70, 40))
+    x, weight, bias, residual = (normal(*shape, dtype=torch.float32, seed=i) for i, shape in enumerate(shapes))
+    epilogue = Epilogue(bias, "gelu", residual)
+    configuration = hopper.Configuration(64, 64, swap_ab=swap_ab, rs=True)
+    plan = hopper.plan(Problem.of(x, weight.T, accuracy="fp32", epilogue=epilogue), named("h200"), configuration)
+    assert plan.launches[-1].kernel.entry == "split_k_reduce"
+    judge(emulator.run(plan, x, weight.T, epilogue=epilogue), x, weight, bias, residual, "gelu")
+
+
+def test_a_layer_of_few_rows_reads_its_weight_once() -> None:
+    """Its bias does not keep the weight from being split on the way, which takes half of the time."""
+    x, weight, bias = (torch.empty(shape, device="meta") for shape in ((128, 32768), (32768, 32768), (32768,)))
+    plain, layer = (
+        choose(Problem.of(x, weight.T, accuracy="fp32", epilogue=epilogue), named("h200"))
+        for epilogue in (None, Epilogue(bias, "relu"))
+    )
+    assert plain.name == layer.name == "hopper 128x128 cluster 2 swap_ab rs"
+    assert plain.cycles < layer.cycles < 1.02 * plain.cycles

@@ -82,7 +82,8 @@ class Layout:
         swap_ab, split_k = c.swap_ab, c.split_k
         p = fastest_first(problem.transposed if swap_ab else problem)
         end = 0
-        out = _direct_output(p) if split_k == 1 else None
+        is_partial = split_k > 1 or (c.rs and p.epilogue is not None)
+        out = None if is_partial else _direct_output(p)
         if out is None:
             out = output.partial(p.out, split_k * p.batches, end)
             end = round_up(out.bytes, WORKSPACE_ALIGNMENT)
@@ -136,8 +137,10 @@ class Layout:
         return cls(p, a, b, out, 0)
 
     def sketched_in_registers(self, fp32_a: Operand) -> "Layout":
-        """The same sketch with an A that is split in registers."""
-        return Layout(self.problem, fp32_a, self.b, self.out, 0, self.scheme)
+        """The same sketch with an A that is split in registers, where kernels have no epilogue of their own."""
+        p = self.problem
+        out = self.out if p.epilogue is None else output.partial(p.out, p.batches, 0)
+        return Layout(p, fp32_a, self.b, out, 0, self.scheme)
 
     def sketched_in_parts(self) -> "Layout":
         """The same sketch with partial products of several parts of K."""

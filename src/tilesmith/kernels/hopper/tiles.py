@@ -91,8 +91,7 @@ def tiles_of(problem: Problem) -> tuple[tuple[int, int], ...]:
 
 def may_be_rs(problem: Problem) -> bool:
     is_packed, is_mixed = problem.a.packed or problem.b.packed, problem.a.dtype != problem.b.dtype
-    is_plain = problem.epilogue is None and len(problem.batch) <= 1
-    return _promotes(problem) and not is_packed and not is_mixed and is_plain
+    return _promotes(problem) and not is_packed and not is_mixed and len(problem.batch) <= 1
 
 
 def _promotes(problem: Problem) -> bool:
