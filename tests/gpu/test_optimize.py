@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from chained_models import FILES
 
 from tilesmith.bench.errors import error
 from tilesmith.core.device import installed
+from tilesmith.kernelbench.chain_spec import ChainSpec, name_of
 from tilesmith.kernelbench.check.watch import kernels
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.products import ProductSpec, plans_of
 from tilesmith.kernelbench.recognize import recognize
+from tilesmith.kernelbench.whole_model import WholeModel
 from tilesmith.kernelbench.write import module_text, written
 
 PROBLEMS = Path(__file__).parents[2] / "src" / "tilesmith" / "kernelbench" / "problems"
@@ -135,3 +138,57 @@ def test_layers_with_bias_and_activation_are_one_call_each() -> None:
         assert result is not None
         assert truth is not None
         assert ((result.double() - truth).norm() / truth.norm()).item() < 5e-6
+
+
+# Segments for a part of a warp, a warp and a block, by four elements and by one, and more than a block has threads.
+SHAPES: dict[int, list[tuple[int, ...]]] = {
+    2: [
+        (4, 37),
+        (6, 4099),
+        (12, 8),
+        (300, 64),
+        (7, 132),
+        (33, 1000),
+        (5, 4096),
+        (3, 5004),
+        (2, 70000),
+        (9, 61 * 4 + 4),
+        (1, 1028),
+    ],
+    4: [(3, 8, 4, 6), (2, 8, 1, 1), (5, 16, 3, 5), (2, 8, 33, 64), (1, 24, 7, 301)],
+}
+
+
+def operands_of(chain: ChainSpec, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """Tensors that lie over one of this shape as those of a chain do."""
+    kept = shape[: len(shape) - chain.reduced_dims]
+    reduced = kept if chain.result == "dropped" else (*kept, *(1,) * chain.reduced_dims)
+    given = []
+    for text in chain.operands:
+        basis, letters = (reduced, text[1:]) if text.startswith("/") else (shape, text)
+        sizes = [
+            n if letter == "n" else 1 for n, letter in zip(basis[len(basis) - len(letters) :], letters, strict=True)
+        ]
+        given.append(torch.rand((shape[1],) if text == "c" else sizes, device="cuda") + 0.5)
+    return given
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_chains_are_as_exact_as_their_steps(kind: str) -> None:
+    found = recognize(FILES[kind])
+    assert isinstance(found, WholeModel)
+    module = run(written(FILES[kind], found, installed(0), "fp32"))
+    for number, chain in enumerate(found.chains):
+        names: dict[str, Any] = {"_chain": lambda *_: lambda steps: steps, "_torch": torch, "_aten": torch.ops.aten}
+        exec(chain.function(number), names)
+        numbers = [1.5] * sum(name.startswith("number") for name in chain.arguments)
+        for shape in SHAPES[len(chain.operands[0])]:
+            if chain.groups and shape[1] % chain.groups:
+                continue
+            given = operands_of(chain, shape)
+            calls = kernels(lambda: module[name_of(number)](*given, *numbers))  # noqa: B023
+            assert len(calls) == 1, (chain.steps, shape, calls)
+            exact = names[name_of(number)](*(x.double() for x in given), *numbers)
+            torch.full_like(exact, torch.nan, dtype=torch.float32)  # where the result will be
+            out = module[name_of(number)](*given, *numbers)
+            torch.testing.assert_close(out.double(), exact, rtol=3e-5, atol=3e-5 * exact.abs().max().item())

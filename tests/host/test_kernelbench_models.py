@@ -167,8 +167,8 @@ def model_of(text: str) -> WholeModel:
 
 def both(text: str, *arguments: object) -> tuple[torch.nn.Module, torch.nn.Module]:
     """The model as it is written and as it was, with the same parameters."""
-    file = file_of(text)
-    names, _ = on_the_cpu(written(file, model_of(text), H200, "fp32"))
+    file, model = file_of(text), model_of(text)
+    names, _ = on_the_cpu(written(file, model, H200, "fp32"), chains=model.chains)
     models = []
     for create in (lambda: names["ModelNew"](*arguments), lambda: problem_model(file, *arguments)):
         torch.manual_seed(1)
@@ -211,9 +211,10 @@ def test_products_have_plans_with_what_follows_them() -> None:
     assert [(x.a_shape, x.b_shape, x.has_bias, x.activation) for x in perceptron.products] == [
         ((5, 6), (6, 8), True, "gelu"),
         ((5, 8), (8, 8), True, None),
-        ((5, 8), (8, 3), False, "relu"),
+        ((5, 8), (8, 3), False, None),
     ]
-    assert {"batch_norm", "mul", "add"} <= set(perceptron.left)
+    assert [chain.does for chain in perceptron.chains] == [("relu", "mul", "add")]
+    assert {"batch_norm", "dropout"} == set(perceptron.left)
     assert "linear" not in perceptron.left
     assert (2, 2, 10, 4) in [x.a_shape for x in attention.products]
     assert perceptron.settings == ("scale",)
@@ -223,7 +224,7 @@ def test_a_forward_reads_like_one() -> None:
     text = written(file_of(PERCEPTRON), model_of(PERCEPTRON), H200, "fp32")
     forward = text[text.index("    def forward(self, x):") :]
     assert 'x = _linear(x, self.layers[0].weight, self.layers[0].bias, activation="gelu")' in forward
-    assert "x = x * self.scale" in forward
+    assert "x = _chain_0(x, self.scale)" in forward
     assert "self.training" in forward
     assert max(map(len, forward.splitlines())) <= 118
     assert "Left to torch: " in text.partition("\n\n")[0].replace("\n# ", " ")
@@ -304,7 +305,7 @@ def test_recurrent_layers_are_one_operation_of_torchs() -> None:
 
 
 def test_without_products_there_are_no_kernels() -> None:
-    text = forward("return torch.tanh(x) + self.count")
+    text = forward("return torch.tanh(x)")
     assert not model_of(text).multiplies
     module = written(file_of(text), model_of(text), H200, "fp32")
     assert "cpp_extension" not in module

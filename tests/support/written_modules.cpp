@@ -60,3 +60,22 @@ const char* keep_triangle(void* x, long long all_rows, long long rows, long long
   y.copy_(upper ? y.triu(diagonal) : y.tril(diagonal));
   return checked(stream);
 }
+
+using RunChain = void (*)(int, const float* const*, const unsigned (*)[2], int, float*, unsigned, unsigned,
+                          const double*, int, bool);
+static RunChain the_chains;
+static std::vector<std::pair<int, bool>> chain_runs;  // the number, and whether it was by four elements
+void use_chains(int64_t address) {
+  the_chains = reinterpret_cast<RunChain>(address);
+  chain_runs.clear();
+}
+std::vector<std::pair<int, bool>> chain_calls() { return chain_runs; }
+
+const char* run_chain(int number, const float* const* tensors, const unsigned (*lies)[2], int count, float* out,
+                      unsigned segments, unsigned length, const std::vector<double>& numbers, bool by_four,
+                      void* stream) {
+  the_chains(number, tensors, lies, count, out, segments, length, numbers.data(), numbers.size(), by_four);
+  const std::lock_guard<std::mutex> lock(of_calls);
+  chain_runs.emplace_back(number, by_four);
+  return checked(stream);
+}

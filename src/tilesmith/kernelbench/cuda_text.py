@@ -3,6 +3,7 @@ the module has as well: `files_of`.
 
 general             float32 products of any sizes and strides, on any GPU from Turing on
 factors, triangle   what may stand beside a product
+chains              operations that one kernel does together
 planned             the products of plans, on the GPU that they were made for
 """
 
@@ -13,6 +14,7 @@ from typing import Final
 from tilesmith.core.device import Device
 from tilesmith.core.params import Buffer, TensorMap
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan
+from tilesmith.kernelbench.chain_spec import ChainSpec
 from tilesmith.kernelbench.flatten import flattened, function, including, without_comments
 from tilesmith.kernelbench.templates import template
 from tilesmith.kernels import FAMILIES
@@ -45,6 +47,29 @@ def factors_text() -> str:
 def triangle_text() -> str:
     """Defines `keep_triangle`."""
     return without_comments(template("triangle.cu"))
+
+
+def chains_text(chains: Sequence[ChainSpec]) -> str:
+    """Defines `run_chain`, which takes the number of one of these."""
+    texts = _chain_texts(chains)
+    launches = ", ".join(f"chains::launch<{_chain_class(texts.index(chain.text))}>" for chain in chains)
+    return chain_kernels(chains) + without_comments(template("chain_launches.cu")).replace("LAUNCHES", launches)
+
+
+def chain_kernels(chains: Sequence[ChainSpec]) -> str:
+    """The kernels of chains, as templates. Those of the same text are one."""
+    kernels = [
+        f"namespace chain_{i} {{\nusing namespace chains;\n{text}}}\n" for i, text in enumerate(_chain_texts(chains))
+    ]
+    return "".join([without_comments(template("chain_kernels.cu")), *kernels])
+
+
+def _chain_texts(chains: Sequence[ChainSpec]) -> list[str]:
+    return list(dict.fromkeys(chain.text for chain in chains))
+
+
+def _chain_class(number: int) -> str:
+    return f"chain_{number}::Chain"
 
 
 def planned_text(plans: Collection[Plan]) -> str:
@@ -80,13 +105,29 @@ def planned_kernels(plans: Iterable[Plan]) -> list[Kernel]:
     return list(dict.fromkeys(launch.kernel for plan in plans for launch in plan.launches))
 
 
-def device_texts(plans: Collection[Plan], device: Device) -> list[tuple[str, str]]:
+def device_texts(
+    plans: Collection[Plan], chains: Sequence[ChainSpec], device: Device, *, multiplies: bool
+) -> list[tuple[str, str]]:
     """What of a module's text a compiler without a host part can take, each with an architecture to compile it for."""
-    general = flattened(general_kernels(device), "general")
-    texts = [(arch, general) for arch in dict.fromkeys((_OLDEST, device.arch))]
+    portable = [flattened(general_kernels(device), "general")] if multiplies else []
+    if chains:
+        portable.append(chain_kernels(chains) + _chain_instances(chains))
+    texts = [(arch, text) for text in portable for arch in dict.fromkeys((_OLDEST, device.arch))]
     if plans:
         texts.append((device.arch, flattened(planned_kernels(plans), "planned")))
     return texts
+
+
+def _chain_instances(chains: Sequence[ChainSpec]) -> str:
+    """Uses of kernels of chains, without which nothing is compiled of them."""
+    text = ""
+    for i, chain in enumerate({chain.text: chain for chain in chains}.values()):
+        has_segments = chain.reduced_dims > 0 or chain.groups > 0
+        for width in (4, 1):
+            given = f"{_chain_class(i)}, {width}"
+            kernel = f"over_segments<{given}, chains::Block>" if has_segments else f"over_elements<{given}>"
+            text += f"template __global__ void chains::{kernel}(const __grid_constant__ chains::Arguments);\n"
+    return text
 
 
 def _tables(number: int, launches: Sequence[KernelLaunch], kernels: Sequence[Kernel]) -> str:

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tilesmith.kernelbench.calls import Made
+from tilesmith.kernelbench.chain_spec import ChainSpec
 from tilesmith.kernelbench.expression import Input, Scalar
 from tilesmith.kernelbench.graph_text import Lines, Spelling
 from tilesmith.kernelbench.guards import modes_kept, resized
@@ -59,12 +60,15 @@ def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
             ways[mode] = _way(problem, loaded)
         settings = settings_of(problem, loaded, ways[False])
         others = _Others.of(problem, loaded)
-        graphs, texts = {}, {}
+        graphs: dict[bool, _Graph] = {}
+        texts: dict[bool, list[str]] = {}
+        chains: tuple[ChainSpec, ...] = ()
         for mode in (True, False) if ways[True] != ways[False] else (True,):
             model.train(mode)
-            graphs[mode] = _graph(problem, loaded, settings)
+            graphs[mode] = _graph(problem, loaded, settings, chains)
+            chains = graphs[mode].lines.chains
             texts[mode] = [*graphs[mode].checks(loaded, others, ways[False]), *graphs[mode].lines.text]
-            _compare(problem, loaded, others.taken, texts[mode])
+            _compare(problem, loaded, others.taken, texts[mode], chains)
     lines = [graph.lines for graph in graphs.values()]
     own = digest(model, [x.path for x in settings])
     if own != digest(load(problem).model, [x.path for x in settings]):
@@ -73,6 +77,7 @@ def exported(problem: ProblemFile, loaded: Loaded) -> WholeModel:
         arguments=tuple(names),
         forward=_forward(texts),
         products=tuple(dict.fromkeys(spec for each in reversed(lines) for spec in each.products)),
+        chains=chains,
         parts=tuple(sorted(set().union(*(each.parts for each in lines), _own_parts(texts)))),
         left=lines[-1].left,
         settings=tuple(x.path for x in settings),
@@ -138,13 +143,13 @@ class _Graph:
         return self.open_sizes.checks([x.name for x in loaded.inputs], others.refused, decisive)
 
 
-def _graph(problem: ProblemFile, loaded: Loaded, settings: Sequence[Setting]) -> _Graph:
+def _graph(problem: ProblemFile, loaded: Loaded, settings: Sequence[Setting], chains: Sequence[ChainSpec]) -> _Graph:
     with made_up(settings):
         program = _exported(problem, loaded)
     names = [x.name for x in loaded.inputs]
     numbers = {x.made_up: attribute_code(x.path, loaded.model) for x in settings}
     try:
-        spelling = Spelling(program.graph, dict(_given(problem, loaded, program)), names, numbers)
+        spelling = Spelling(program.graph, dict(_given(problem, loaded, program)), names, numbers, chains)
         return _Graph(spelling.lines(program.call_spec.out_spec), OpenSizes.of(program))
     except RefusalError as error:
         raise UnsupportedError(f"{problem.name}: {error} is not supported") from None
@@ -254,10 +259,16 @@ def _changed(old: Sequence[Input | Scalar], new: Sequence[Input]) -> set[Place]:
     }
 
 
-def _compare(problem: ProblemFile, loaded: Loaded, others: Sequence[_Other], text: Sequence[str]) -> None:
+def _compare(
+    problem: ProblemFile,
+    loaded: Loaded,
+    others: Sequence[_Other],
+    text: Sequence[str],
+    chains: Sequence[ChainSpec],
+) -> None:
     """The text gives for other sizes what forward does, or says that it does not take them: for one size of each place,
     and then for as many as there is time for."""
-    run = _executable([x.name for x in loaded.inputs], text)
+    run = _executable([x.name for x in loaded.inputs], text, chains)
     deadline = time.process_time() + _SECONDS_FOR_SIZES
     places = sum(len(x.shape) for x in loaded.inputs if isinstance(x, Input))
     for number, inputs in enumerate(itertools.chain([loaded.inputs], (other.inputs for other in others))):
@@ -284,8 +295,8 @@ def _shapes(result: Any) -> Any:
     return pytree.tree_map(lambda x: (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x, result)
 
 
-def _executable(arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
-    """A forward of such lines, with torch's functions in the place of a module's."""
+def _executable(arguments: Sequence[str], lines: Sequence[str], chains: Sequence[ChainSpec]) -> Callable[..., Any]:
+    """A forward of such lines, with torch's functions in the place of a module's, and chains step by step."""
     names: dict[str, Any] = {
         "_torch": torch,
         "_aten": torch.ops.aten,
@@ -295,7 +306,10 @@ def _executable(arguments: Sequence[str], lines: Sequence[str]) -> Callable[...,
         "_added": lambda c, a, b, beta, alpha: (c * beta if beta else 0) + alpha * torch.matmul(a, b),
         "_takes": _takes,
         "_requires": _requires,
+        "_chain": lambda *_: lambda steps: steps,
     }
+    for number, chain in enumerate(chains):
+        exec(chain.function(number), names)
     body = indent("\n".join(lines), "    ")
     exec(f"def forward({', '.join(['self', *arguments])}):\n{body}", names)
     return names["forward"]  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
@@ -15,6 +15,25 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
+from tilesmith.kernelbench.chain_kernel import Chain
+from tilesmith.kernelbench.chain_spec import ChainSpec, name_of
+from tilesmith.kernelbench.chains import chains_of, computes
+from tilesmith.kernelbench.graph_nodes import (
+    ADDED_PRODUCTS,
+    CUDNN,
+    FUNCTIONS,
+    INFIX,
+    PRODUCTS,
+    SAYINGS,
+    VIEWS,
+    activation_of,
+    described,
+    is_statement,
+    is_tensor_first,
+    structured,
+    torchs_name,
+    without_memory,
+)
 from tilesmith.kernelbench.products import ProductSpec
 from tilesmith.kernelbench.rules import RefusalError
 from tilesmith.kernelbench.stand_ins import torchs_own
@@ -23,50 +42,6 @@ _aten: Final = torch.ops.aten
 _DEVICE: Final = "device"  # the variable of a forward that makes tensors
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
-# What says how a value is, and computes nothing.
-_SAYINGS: Final = frozenset(
-    {_aten._assert_tensor_metadata.default, _aten._assert_scalar.default, _aten.sym_constrain_range_for_size.default}
-)
-_INFIX: Final[dict[Any, str]] = {
-    _aten.add.Tensor: "+",
-    _aten.sub.Tensor: "-",
-    _aten.mul.Tensor: "*",
-    _aten.div.Tensor: "/",
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-}
-_FUNCTIONS: Final[dict[Any, str]] = {
-    torch.sym_max: "max",
-    torch.sym_min: "min",
-    torch.sym_int: "int",
-    torch.sym_float: "float",
-    torch.sym_not: "not",
-}
-_ACTIVATIONS: Final[dict[Any, str]] = {
-    (_aten.relu.default, ()): "relu",
-    (_aten.relu_.default, ()): "relu",
-    (_aten.silu.default, ()): "silu",
-    (_aten.silu_.default, ()): "silu",
-    (_aten.gelu.default, ()): "gelu",
-    (_aten.gelu.default, (("approximate", "none"),)): "gelu",
-    (_aten.gelu.default, (("approximate", "tanh"),)): "gelu_tanh",
-}
-_PRODUCTS: Final = (_aten.matmul.default, _aten.mm.default, _aten.bmm.default, _aten.mv.default, _aten.dot.default)
-_ADDED_PRODUCTS: Final = (_aten.addmm.default, _aten.baddbmm.default, _aten.addmv.default)
-# Of the arguments of torch's operations, those that a machine decides.
-_CUDNN: Final = ("cudnn_enabled", "cudnn_enable")
-# What is not worth a word in a list of what is left to torch.
-_VIEWS: Final = (
-    *("view", "reshape", "unsqueeze", "squeeze", "transpose", "permute", "t", "expand", "slice", "select", "flatten"),
-    *("unflatten", "detach", "alias", "chunk", "split", "split_with_sizes", "unbind", "narrow", "contiguous", "clone"),
-    *("numpy_T", "getitem", "expand_as", "view_as", "_unsafe_view", "movedim", "add_", "detach_", "to"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Lines:
@@ -74,6 +49,7 @@ class Lines:
 
     text: tuple[str, ...]  # a statement each
     products: tuple[ProductSpec, ...]  # of the sizes that were traced
+    chains: tuple[ChainSpec, ...]  # those that there were, and new ones
     parts: frozenset[str]  # of a written module that it needs
     left: Mapping[str, int]  # the operations that are torch's, and how often
 
@@ -96,12 +72,18 @@ class _Names:
 
 class Spelling:
     """Writes one graph. `given` has the text of what the graph is given: arguments, parameters, buffers. `settings` are
-    numbers that are attributes of the model, with their text."""
+    numbers that are attributes of the model, with their text. `chains` are there already."""
 
     def __init__(
-        self, graph: Graph, given: Mapping[str, str], arguments: Sequence[str], settings: Mapping[float, str]
+        self,
+        graph: Graph,
+        given: Mapping[str, str],
+        arguments: Sequence[str],
+        settings: Mapping[float, str],
+        chains: Sequence[ChainSpec] = (),
     ) -> None:
         self._graph, self._settings = graph, settings
+        self._chains = list(chains)
         self._texts = dict(given)
         self._names = _Names({*arguments, "self", _DEVICE})
         self._owned = {node: text for node, text in given.items() if text in arguments}
@@ -114,23 +96,29 @@ class Spelling:
     def lines(self, out_spec: pytree.TreeSpec) -> Lines:
         """The whole graph."""
         nodes = [node for node in self._graph.nodes if node.op != "placeholder"]
-        fused = dict(self._fused(nodes))
-        done = set(fused.values())
+        chains = {chain.nodes[-1]: chain for chain in chains_of(nodes, self._settings)}
+        in_chains = {node for chain in chains.values() for node in chain.nodes}
+        fused = dict(self._fused([node for node in nodes if in_chains.isdisjoint(node.users)]))
+        unused = {user for node in in_chains for user in node.users if not user.users and user.op != "output"}
+        done = {*fused.values(), *in_chains, *unused}
         for node in nodes:
             if node.op == "output":
                 self._return(node, out_spec)
+            elif node in chains:
+                self._chain(chains[node])
             elif node.op == "get_attr":
                 raise RefusalError(
                     "a switch of gradients or types inside of forward, such as torch.no_grad or autocast,"
                 )
             elif node.op != "call_function":
-                raise RefusalError(_described(node))
-            elif node.target not in _SAYINGS and node not in done:
+                raise RefusalError(described(node))
+            elif node.target not in SAYINGS and node not in done:
                 self._compute(node, fused.get(node))
         lines = [f"{_DEVICE} = {self._first_tensor()}.device"] if self._needs_device else []
         return Lines(
             text=(*lines, *self._lines),
             products=tuple(dict.fromkeys(self._products)),
+            chains=tuple(self._chains),
             parts=frozenset(self._parts),
             left=dict(self._left),
         )
@@ -145,22 +133,55 @@ class Spelling:
         for node in nodes:
             if node.target is _aten.linear.default and len(node.users) == 1:
                 user = next(iter(node.users))
-                if user.args == (node,) and _activation(user) is not None:
+                if user.args == (node,) and activation_of(user) is not None:
                     yield node, user
 
+    def _chain(self, chain: Chain) -> None:
+        """A call of the function that has a chain's steps."""
+        spec = replace(
+            chain.spec,
+            arguments=tuple(names := [f"x{i}" for i in range(len(chain.tensors))])
+            + tuple(numbers := [f"number{i}" for i in range(len(chain.numbers))]),
+            steps=self._steps(chain, dict(zip(chain.tensors, names, strict=True)), numbers),
+            does=tuple(torchs_name(node) for node in chain.nodes if computes(node)),
+        )
+        if spec not in self._chains:
+            self._chains.append(spec)
+        self._parts |= {"chain", "aten"}
+        given = [*(self._texts[x.name] for x in chain.tensors), *(self._settings[x] for x in chain.numbers)]
+        text = f"{name_of(self._chains.index(spec))}({', '.join(given)})"
+        for node in chain.nodes[:-1]:
+            self._texts[node.name] = ""
+        last = chain.nodes[-1]
+        self._bind(last, text, chain.tensors)
+
+    def _steps(self, chain: Chain, names: Mapping[Node, str], numbers: Sequence[str]) -> tuple[str, ...]:
+        """A chain's operations as a function of its tensors and numbers has them."""
+        given = {node.name: name for node, name in names.items()}
+        inner = Spelling(self._graph, given, list(names.values()), dict(zip(chain.numbers, numbers, strict=True)))
+        for node in chain.nodes:
+            inner._compute(node, None)
+        return (*inner._lines, f"return {inner._texts[chain.nodes[-1].name]}")
+
     def _compute(self, node: Node, activation: Node | None) -> None:
-        text = self._expression(node, None if activation is None else _activation(activation))
+        text = self._expression(node, None if activation is None else activation_of(activation))
         result = node if activation is None else activation
-        if activation is None and _is_statement(node):
+        if activation is None and is_statement(node):
             changed = node.args[0]
             assert isinstance(changed, Node)
             self._lines.append(text)
             self._texts[node.name] = self._texts[changed.name]
             if changed.name in self._owned:
                 self._owned[node.name] = self._owned[changed.name]
-            self._forget_inputs_of(node)
+            self._forget(node.all_input_nodes)
             return
-        self._forget_inputs_of(node)
+        self._texts[node.name] = text
+        self._bind(result, text, node.all_input_nodes)
+
+    def _bind(self, result: Node, text: str, inputs: Sequence[Node]) -> None:
+        """Gives a name to what a text computes from these, which others may have had."""
+        self._texts[result.name] = text  # it is there, for those who ask which nodes are
+        self._forget(inputs)
         is_number = isinstance(result.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
         name = self._names.new("n") if is_number else self._names.next()
         self._lines.append(f"{name} = {text}")
@@ -170,10 +191,10 @@ class Spelling:
         if not result.users:
             self._release(result)
 
-    def _forget_inputs_of(self, node: Node) -> None:
-        """Frees the names of values that nobody uses after this one."""
-        for x in reversed(list(dict.fromkeys(node.all_input_nodes))):  # the first one's name is taken next
-            if all(user is node or user.name in self._texts for user in x.users if user.target not in _SAYINGS):
+    def _forget(self, values: Sequence[Node]) -> None:
+        """Frees the names of those that nobody uses any more."""
+        for x in reversed(list(dict.fromkeys(values))):  # the first one's name is taken next
+            if all(user.name in self._texts for user in x.users if user.target not in SAYINGS):
                 self._release(x)
 
     def _release(self, node: Node) -> None:
@@ -184,7 +205,7 @@ class Spelling:
 
     def _return(self, node: Node, out_spec: pytree.TreeSpec) -> None:
         results = [self._value(x) for x in node.args[0]]  # type: ignore[union-attr]
-        self._lines.append(f"return {_structure(pytree.tree_unflatten(results, out_spec))}")
+        self._lines.append(f"return {structured(pytree.tree_unflatten(results, out_spec))}")
 
     # Expressions.
 
@@ -196,21 +217,21 @@ class Spelling:
             return f"{self._value(node.args[0])}.size({node.args[1]})"
         if target is operator.neg:
             return f"-{self._value(node.args[0])}"
-        if (infix := _INFIX.get(target)) and not node.kwargs and _is_tensor_first(node):
+        if (infix := INFIX.get(target)) and not node.kwargs and is_tensor_first(node):
             self._note(node)
             return f"{self._value(node.args[0])} {infix} {self._value(node.args[1])}"
-        if name := _FUNCTIONS.get(target):
+        if name := FUNCTIONS.get(target):
             return f"{name}({', '.join(map(self._value, node.args))})"
         if isinstance(target, torch._ops.OpOverload):
             return self._product(node, activation) or self._operation(node)
-        raise RefusalError(_described(node))
+        raise RefusalError(described(node))
 
     def _product(self, node: Node, activation: str | None) -> str | None:
         """The call of one of our products; None if it is none."""
         target = node.target
         if target is _aten.einsum.default:
             return self._einsum(node)
-        tensors = [x for x in map(_made, node.args) if isinstance(x, torch.Tensor)]
+        tensors = [x for x in map(without_memory, node.args) if isinstance(x, torch.Tensor)]
         if not tensors or tensors[0].dtype not in _FLOATS:
             return None
         texts = [self._value(x) for x in node.args]
@@ -219,10 +240,10 @@ class Spelling:
             self._plan(ProductSpec.linear(*tensors[:2], has_bias=len(tensors) > 2, activation=activation), tensors)
             texts += [f'activation="{activation}"'] if activation else []
             return f"_linear({', '.join(texts)})"
-        if target in _PRODUCTS:
+        if target in PRODUCTS:
             self._plan(ProductSpec.of(*tensors), tensors)
             return f"_matmul({', '.join(texts)})"
-        if target in _ADDED_PRODUCTS:
+        if target in ADDED_PRODUCTS:
             self._parts.add("added")
             self._plan(ProductSpec.of(*tensors[1:]), tensors)
             factors = [self._value(node.kwargs.get(name, 1)) for name in ("beta", "alpha")]
@@ -232,7 +253,7 @@ class Spelling:
     def _einsum(self, node: Node) -> str | None:
         equation, operands = node.args[:2]
         assert isinstance(equation, str) and isinstance(operands, list | tuple)
-        tensors = [_made(x) for x in operands]
+        tensors = [without_memory(x) for x in operands]
         if len(tensors) != 2 or tensors[0].dtype not in _FLOATS or "." in equation:
             return None
         self._parts.add("einsum")
@@ -251,7 +272,7 @@ class Spelling:
         assert isinstance(target, torch._ops.OpOverload)
         own = torchs_own(target)
         if target.namespace != "aten" and own is None:
-            raise RefusalError(_described(node))
+            raise RefusalError(described(node))
         called = own or f"{target._schema.name.removeprefix('aten::')}.{target._overloadname}"
         self._note(node)
         arguments = []
@@ -265,12 +286,12 @@ class Spelling:
 
     def _note(self, node: Node) -> None:
         self._parts.add("aten")
-        name = getattr(getattr(node.target, "_schema", None), "name", "aten::getitem").partition("::")[2]
-        if name not in _VIEWS and isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
+        name = torchs_name(node)
+        if name not in VIEWS and isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
             self._left[name.rstrip("_")] += 1
 
     def _argument(self, name: str, x: Any) -> str:
-        return "_torch.backends.cudnn.enabled" if name in _CUDNN else self._value(x)
+        return "_torch.backends.cudnn.enabled" if name in CUDNN else self._value(x)
 
     def _value(self, x: Any) -> str:
         """An argument as Python."""
@@ -292,56 +313,3 @@ class Spelling:
                 self._needs_device = True
                 return _DEVICE
         raise RefusalError(f"an argument of type {type(x).__name__}")
-
-
-def _activation(node: Node) -> str | None:
-    arguments = tuple(node.kwargs.items()) if isinstance(node.target, torch._ops.OpOverload) else None
-    return None if arguments is None else _ACTIVATIONS.get((node.target, arguments))
-
-
-def _is_statement(node: Node) -> bool:
-    """Whether an operation changes its first argument in place, and gives that back."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-        return False
-    first = target._schema.arguments[0]
-    return bool(first.alias_info and first.alias_info.is_write)
-
-
-def _is_tensor_first(node: Node) -> bool:
-    """Whether Python's operator is the one of tensors, or all are numbers."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return True
-    return len(node.args) == 2 and isinstance(node.args[0], Node)
-
-
-def _made(x: Any) -> Any:
-    """A tensor without memory, of the sizes that were traced, in the place of a node."""
-    value = x.meta.get("val") if isinstance(x, Node) else x
-    if not isinstance(value, torch.Tensor):
-        return value
-    shape, strides = (tuple(_hint(n) for n in sizes) for sizes in (value.shape, value.stride()))
-    return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
-
-
-def _hint(n: int | torch.SymInt) -> int:
-    return n.node.hint if isinstance(n, torch.SymInt) else n
-
-
-def _structure(x: Any) -> str:
-    """What a forward returns, around the texts of its tensors."""
-    match x:
-        case str():
-            return x
-        case tuple():
-            return f"({', '.join(map(_structure, x))}{',' if len(x) == 1 else ''})"
-        case list():
-            return f"[{', '.join(map(_structure, x))}]"
-        case dict():
-            return f"{{{', '.join(f'{key!r}: {_structure(value)}' for key, value in x.items())}}}"
-    raise RefusalError(f"a result that is a {type(x).__name__}")
-
-
-def _described(node: Node) -> str:
-    """An operation that has no text."""
-    return f"{node.op} of {node.target}"

@@ -66,7 +66,7 @@ class Row:
         """What is ours."""
         assert self.module is not None
         if not self.module.multiplies:
-            return "nothing"
+            return self.module.fused or "nothing"
         count = len(self.module.plans)
         plans = "no plan" if count == 0 else "1 plan" if count == 1 else f"{count} plans"
         return f"{plans}; {self.module.fused}" if self.module.fused else plans

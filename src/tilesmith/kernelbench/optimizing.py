@@ -32,7 +32,7 @@ class Optimized:
     multiplies: bool  # it has products, and so kernels of ours
     plan: str | None  # of the costliest product; None if there is no product, or none that tensor cores do
     plans: tuple[str, ...]  # of all products that have one, the costliest first
-    fused: str  # what products do besides, in their own kernels
+    fused: str  # what products do besides, in their own kernels, and what else is one kernel
     left: str  # the operations that stay torch's
     note: str | None  # why there is none, if there is a product
     workspace_bytes: int  # the most that a plan has
@@ -60,7 +60,8 @@ def optimized(
     plans = list(plans_of(products_of(recognized), gpu, accuracy).values())
     verdict, compiled = None, list[str]()
     if not is_here(gpu):
-        for arch, part in device_texts(plans, gpu) if recognized.multiplies else ():
+        chains = recognized.chains if isinstance(recognized, WholeModel) else ()
+        for arch, part in device_texts(plans, chains, gpu, multiplies=recognized.multiplies):
             cache.cubin(part, arch, about=cache.About(file.name, arch=arch))
             compiled.append(arch)
     elif judge is not None:
@@ -93,10 +94,11 @@ def is_here(gpu: Device) -> bool:
 
 
 def _fused(recognized: Recognized | WholeModel) -> str:
-    """The epilogues of products, the most frequent first."""
+    """The epilogues of products, the most frequent first; then operations that are one kernel."""
     epilogues: Counter[str] = Counter()
     for spec in products_of(recognized):
         parts = ["bias" if spec.has_bias else None, spec.activation]
         epilogues[" + ".join(filter(None, parts))] += 1
     epilogues.pop("", None)
-    return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in epilogues.most_common())
+    names = [name if count == 1 else f"{name} ({count} times)" for name, count in epilogues.most_common()]
+    return ", ".join([*names, *(recognized.describe_chains() if isinstance(recognized, WholeModel) else [])])

@@ -109,8 +109,9 @@ class ProductSpec:
 
 
 def plans_of(products: Iterable[ProductSpec], device: Device, accuracy: Accuracy) -> dict[ProductSpec, Plan]:
-    """Plans for the costliest of these products, in that order; with an activation there is one without it as well, which
-    is for calls that need gradients. Those that only the fallback can do have none: the kernels for any product do them."""
+    """Plans for the costliest of these products, in that order; of those with an activation there is one without it as
+    well, for calls that need gradients. Those that only the fallback can do have none: the kernels for any product do
+    them."""
     plans: dict[ProductSpec, Plan] = {}
     with_plain = (x for spec in products for x in (spec, replace(spec, activation=None)))
     for spec in sorted(dict.fromkeys(with_plain), key=lambda spec: -spec.flops):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tilesmith.kernelbench.chain_spec import ChainSpec
 from tilesmith.kernelbench.products import ProductSpec
 
 _CALLS: Final = frozenset({"linear", "added", "einsum"})  # parts of a written module that multiply
@@ -16,6 +17,7 @@ class WholeModel:
     arguments: tuple[str, ...]  # of forward
     forward: tuple[str, ...]  # its statements
     products: tuple[ProductSpec, ...]
+    chains: tuple[ChainSpec, ...]  # which forward calls by their numbers
     parts: tuple[str, ...]  # of a written module
     left: Mapping[str, int]  # operations that stay torch's, and how often they are called
     settings: tuple[str, ...]  # attributes that forward reads, by their paths
@@ -27,6 +29,7 @@ class WholeModel:
             "arguments": self.arguments,
             "forward": self.forward,
             "products": [x.to_dict() for x in self.products],
+            "chains": [x.to_dict() for x in self.chains],
             "parts": self.parts,
             "left": dict(self.left),
             "settings": self.settings,
@@ -38,7 +41,8 @@ class WholeModel:
         """The value of which `to_dict` made this."""
         texts = {name: tuple(data[name]) for name in ("arguments", "forward", "parts", "settings")}
         products = tuple(ProductSpec.from_dict(x) for x in data["products"])
-        return cls(**texts, products=products, left=data["left"], digest=data["digest"])
+        chains = tuple(ChainSpec.from_dict(x) for x in data["chains"])
+        return cls(**texts, products=products, chains=chains, left=data["left"], digest=data["digest"])
 
     @property
     def multiplies(self) -> bool:
@@ -61,3 +65,7 @@ class WholeModel:
         """The operations that stay torch's, the most frequent first."""
         ordered = sorted(self.left.items(), key=lambda entry: (-entry[1], entry[0]))
         return ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in ordered)
+
+    def describe_chains(self) -> list[str]:
+        """The operations of each chain."""
+        return list(dict.fromkeys(", then ".join(chain.does) for chain in self.chains))

@@ -15,8 +15,10 @@ from tilesmith import __version__
 from tilesmith.core.accuracy import Accuracy
 from tilesmith.core.device import Device
 from tilesmith.core.plan import Plan
+from tilesmith.kernelbench.chain_spec import ChainSpec
 from tilesmith.kernelbench.constructor import constructor
 from tilesmith.kernelbench.cuda_text import (
+    chains_text,
     factors_text,
     general_kernels,
     general_text,
@@ -50,7 +52,7 @@ from tilesmith.kernelbench.templates import filled, template
 from tilesmith.kernelbench.whole_model import WholeModel
 
 # Functions of a module, a template each: only those that forward calls are there.
-Part = Literal["product", "linear", "factors", "triangle", "added", "einsum", "aten", "sizes", "modes", "made"]
+Part = Literal["product", "linear", "factors", "triangle", "added", "einsum", "aten", "chain", "sizes", "modes", "made"]
 _PARTS: Final[tuple[Part, ...]] = get_args(Part)
 # Those that the extension has C++ for, and what Python calls of it.
 _OF_EXTENSION: Final[dict[Part, tuple[str, ...]]] = {
@@ -58,6 +60,7 @@ _OF_EXTENSION: Final[dict[Part, tuple[str, ...]]] = {
     "linear": ("linear",),
     "factors": ("scaled", "times"),
     "triangle": ("triangle",),
+    "chain": ("chain",),
 }
 
 _INDENT: Final = " " * 4
@@ -108,11 +111,17 @@ def _of_expression(problem: ProblemFile, recognized: Recognized, device: Device,
 def _of_model(problem: ProblemFile, model: WholeModel, device: Device, accuracy: Accuracy) -> str:
     given = ", ".join(["self", *model.arguments])
     lines = [line for statement in model.forward for line in _wrapped(statement)]
-    notes = [note_of(model, device, accuracy), f"Left to torch: {model.describe_left()}" if model.left else None]
+    chains = model.describe_chains()
+    notes = [
+        note_of(model, device, accuracy),
+        f"In a kernel each: {'; '.join(chains)}" if chains else None,
+        f"Left to torch: {model.describe_left()}" if model.left else None,
+    ]
     return module_text(
         what=f"{problem.name}, with {model.describe_products()}",
         plans=plans_of(model.products, device, accuracy),
         parts=[*(["product"] if model.multiplies else []), *model.parts, "made"],  # type: ignore[list-item]
+        chains=model.chains,
         constructor=constructor(problem),
         forward="\n".join([f"def forward({given}):", *_indented(lines), ""]),
         device=device,
@@ -141,6 +150,7 @@ def module_text(
     forward: str,
     device: Device,
     accuracy: Accuracy,
+    chains: Sequence[ChainSpec] = (),
     note: str | None = None,
     decorator: str = "",
 ) -> str:
@@ -160,12 +170,13 @@ def module_text(
     kernels = [*(general_kernels(device) if "product" in own else []), *planned_kernels(plans.values())]
     values = {
         "files": "".join(f'    "{name}": r"""\n{text}""",\n' for name, text in files_of(kernels).items()),
-        "general": _general(own, device),
+        "general": _general(own, device) + (chains_text(chains) if chains else ""),
         "planned": planned_text(plans.values()),
         "host": "".join(template(f"{name}.cpp") for name in ("operands", *own, "cuda")),
         "functions": [name for part in own for name in _OF_EXTENSION[part]],
         "gpu": (device.capability, device.sm_count),
         "plans": _plan_table(plans),
+        "chains": "\n\n".join(chain.function(number) for number, chain in enumerate(chains)),
     }
     first = "module" if own else "torch"
     text = "".join(template(f"{name}.py.in") for name in (first, *(part for part in _PARTS if part in parts)))
