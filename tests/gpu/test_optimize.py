@@ -151,11 +151,12 @@ SHAPES: dict[int, list[tuple[int, ...]]] = {
         (33, 1000),
         (5, 4096),
         (3, 5004),
-        (2, 70000),
+        (2, 60000),
+        (2, 9001),
         (9, 61 * 4 + 4),
         (1, 1028),
     ],
-    4: [(3, 8, 4, 6), (2, 8, 1, 1), (5, 16, 3, 5), (2, 8, 33, 64), (1, 24, 7, 301)],
+    4: [(3, 8, 4, 6), (2, 8, 1, 1), (5, 16, 3, 5), (2, 8, 33, 64), (1, 24, 7, 301), (160, 8, 100, 100)],
 }
 
 
@@ -183,7 +184,8 @@ def test_chains_are_as_exact_as_their_steps(kind: str) -> None:
         exec(chain.function(number), names)
         numbers = [1.5] * sum(name.startswith("number") for name in chain.arguments)
         for shape in SHAPES[len(chain.operands[0])]:
-            if chain.groups and shape[1] % chain.groups:
+            is_of_sizes = "layer_norm" in chain.does and shape[-1] not in (6, 8)  # which the steps have written down
+            if is_of_sizes or (chain.groups and shape[1] % chain.groups):
                 continue
             given = operands_of(chain, shape)
             calls = kernels(lambda: module[name_of(number)](*given, *numbers))  # noqa: B023

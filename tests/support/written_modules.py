@@ -117,7 +117,7 @@ def on_the_cpu(
         def __getattr__(self, name: str) -> Any:
             return cuda if name == "cuda" else getattr(torch, name)
 
-    names |= {"_torch": Torch(), "_build": lambda _: found, "_is_on_gpu": lambda _: True}
+    names |= {"_torch": Torch(), "_build": lambda _: found, "_is_on_gpu": lambda _: True, "_MIN_FOLLOWED": 0}
     return names, found
 
 

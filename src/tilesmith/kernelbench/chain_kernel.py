@@ -314,10 +314,13 @@ class _Building:
 
     def _normalized(self, node: Node, eps: Any, weight: Any, bias: Any, lies: str) -> _Held:
         text, x = self._text, self._elements(node.args[0])
-        mean = text.computed(f"{{}} / {_LENGTH}", text.reduced("sum", x))
-        centered = text.computed("{} - {}", x, mean)
-        squares = text.reduced("sum", text.computed("{} * {}", centered, centered))
-        scale = text.computed(f"rsqrtf({{}} / {_LENGTH} + {self._number(eps)})", squares)
+        # A rounded mean is off by little, which counts where the values are all but the same: that is taken off, too.
+        near = text.computed("{} - {}", x, text.computed(f"{{}} / {_LENGTH}", text.reduced("sum", x)))
+        left = text.computed(f"{{}} / {_LENGTH}", text.reduced("sum", near))
+        squares = text.reduced("sum", text.computed("{} * {}", near, near))
+        variance = text.computed(f"at_least({{}} / {_LENGTH} - {{}} * {{}}, 0.0f)", squares, left, left)
+        scale = text.computed(f"rsqrtf({{}} + {self._number(eps)})", variance)
+        centered = text.computed("{} - {}", near, left)
         return self._affine(text.computed("{} * {}", centered, scale), weight, bias, lies)
 
     def _affine(self, value: Value, weight: Any, bias: Any, lies: str) -> _Held:

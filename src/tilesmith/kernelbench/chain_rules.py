@@ -92,6 +92,19 @@ REDUCTIONS: Final[dict[Any, tuple[Reduction, bool]]] = {
 SOFTMAX: Final = (_aten.softmax.int, _aten.log_softmax.int)
 
 
+# What takes torch several launches.
+_LAUNCHES: Final[dict[Any, int]] = {
+    _aten.group_norm.default: 2,
+    _aten.instance_norm.default: 2,
+    _aten.logsumexp.default: 6,
+}
+
+
+def launches_of(node: Node) -> int:
+    """How many kernels torch launches for it, about."""
+    return 0 if is_same(node) or is_first_of_pair(node) else _LAUNCHES.get(node.target, 1)
+
+
 def is_same(node: Node) -> bool:
     """Whether a node gives its argument."""
     if node.target in _DROPOUT:

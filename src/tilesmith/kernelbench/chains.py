@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from tilesmith.kernelbench.chain_kernel import Chain, chain_of
-from tilesmith.kernelbench.chain_rules import UnfitError, is_first_of_pair, is_pair, is_same
+from tilesmith.kernelbench.chain_rules import UnfitError, is_first_of_pair, is_pair, is_same, launches_of
 
 _aten: Final = torch.ops.aten
 
@@ -23,14 +23,9 @@ def chains_of(nodes: Sequence[Node], settings: Mapping[float, str]) -> Iterator[
         if last in taken or last.op != "call_function" or not last.users or is_same(last) or is_pair(last):
             continue
         chain = _grown(last, places, taken, settings)
-        if chain is not None and sum(map(computes, chain.nodes)) > 1:
+        if chain is not None and sum(map(launches_of, chain.nodes)) > 1:
             taken.update(chain.nodes)
             yield chain
-
-
-def computes(node: Node) -> bool:
-    """Whether a node of a chain is more than another name of a value."""
-    return not (is_same(node) or is_first_of_pair(node))
 
 
 def _grown(last: Node, places: Mapping[Node, int], taken: set[Node], settings: Mapping[float, str]) -> Chain | None:
@@ -79,7 +74,7 @@ def _is_changed_meanwhile(nodes: Sequence[Node], places: Mapping[Node, int]) -> 
     for node, place in places.items():
         if first <= place <= last and _changes_floats(node):
             changed: Any = node.args[0]
-            if node not in own or changed not in own or not computes(changed) or len(changed.users) > 1:
+            if node not in own or changed not in own or not launches_of(changed) or len(changed.users) > 1:
                 return True
     return False
 

@@ -125,7 +125,9 @@ def _chain_instances(chains: Sequence[ChainSpec]) -> str:
         has_segments = chain.reduced_dims > 0 or chain.groups > 0
         for width in (4, 1):
             given = f"{_chain_class(i)}, {width}"
-            kernel = f"over_segments<{given}, chains::Block>" if has_segments else f"over_elements<{given}>"
+            kernel = (
+                f"over_segments<{given}, chains::Block<chains::threads>>" if has_segments else f"over_elements<{given}>"
+            )
             text += f"template __global__ void chains::{kernel}(const __grid_constant__ chains::Arguments);\n"
     return text
 

@@ -16,8 +16,9 @@ from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from tilesmith.kernelbench.chain_kernel import Chain
+from tilesmith.kernelbench.chain_rules import launches_of
 from tilesmith.kernelbench.chain_spec import ChainSpec, name_of
-from tilesmith.kernelbench.chains import chains_of, computes
+from tilesmith.kernelbench.chains import chains_of
 from tilesmith.kernelbench.graph_nodes import (
     ADDED_PRODUCTS,
     CUDNN,
@@ -143,7 +144,7 @@ class Spelling:
             arguments=tuple(names := [f"x{i}" for i in range(len(chain.tensors))])
             + tuple(numbers := [f"number{i}" for i in range(len(chain.numbers))]),
             steps=self._steps(chain, dict(zip(chain.tensors, names, strict=True)), numbers),
-            does=tuple(torchs_name(node) for node in chain.nodes if computes(node)),
+            does=tuple(torchs_name(node) for node in chain.nodes if launches_of(node)),
         )
         if spec not in self._chains:
             self._chains.append(spec)

@@ -56,6 +56,11 @@ std::optional<Tensor> chain(int number, const ChainShape& shape, const std::vect
       return {};
     length = whole[1] / groups * product_of(whole.slice(2));
   }
+  // A segment has one block: torch's kernels, which share it, are faster with few long ones.
+  constexpr int64_t min_segments = 128, max_length_of_few = 1 << 16;
+  const bool has_segments = reduced_dims > 0 || groups > 0;
+  if (has_segments && length > max_length_of_few && count / length < min_segments)
+    return {};
   std::vector<int64_t> reduced = kept.vec();
   if (result != "dropped")
     reduced.resize(dims, 1);
@@ -80,7 +85,7 @@ std::optional<Tensor> chain(int number, const ChainShape& shape, const std::vect
   }
   const c10::DeviceGuard guard(first.device());
   const Tensor out = at::empty(result == "whole" ? whole.vec() : reduced, first.options());
-  check(run_chain(number, tensors.data(), reinterpret_cast<const unsigned(*)[2]>(lies.data()), tensors.size(),
+  check(run_chain(number, tensors.data(), reinterpret_cast<const unsigned (*)[2]>(lies.data()), tensors.size(),
                   static_cast<float*>(out.data_ptr()), count / length, length, numbers, by_four,
                   current_stream(first)));
   return out;

@@ -95,21 +95,23 @@ struct Lanes {
 };
 
 // A block that has a segment.
+template <int block_threads>
 struct Block {
-  static constexpr unsigned size = threads;
+  static constexpr unsigned size = block_threads;
   unsigned rank;
 
   __device__ explicit Block(unsigned thread) : rank(thread) {}
 
   template <class Take>
   __device__ float all(float x, Take take) const {
-    __shared__ float of_warps[threads / 32];
+    constexpr int warps = block_threads / 32;
+    __shared__ float of_warps[warps];
     x = Lanes<32>(rank).all(x, take);
     __syncthreads();
     if (rank % 32 == 0)
       of_warps[rank / 32] = x;
     __syncthreads();
-    return Lanes<threads / 32>(rank).all(of_warps[rank % (threads / 32)], take);
+    return Lanes<warps>(rank).all(of_warps[rank % warps], take);
   }
   __device__ float sum(float x) const { return all(x, take_sum); }
   __device__ float max(float x) const { return all(x, take_max); }
@@ -121,9 +123,12 @@ __global__ void __launch_bounds__(threads) over_elements(const __grid_constant__
   Chain::template run<width>(g, 0, Everyone{blockIdx.x * threads + threadIdx.x, gridDim.x * threads});
 }
 
+// Threads of a block in which teams of so many have segments.
+__host__ __device__ constexpr int threads_with(int team) { return team > threads ? team : threads; }
+
 template <class Chain, int width, class Team>
-__global__ void __launch_bounds__(threads) over_segments(const __grid_constant__ Arguments g) {
-  const unsigned segment = blockIdx.x * (threads / Team::size) + threadIdx.x / Team::size;
+__global__ void __launch_bounds__(threads_with(Team::size)) over_segments(const __grid_constant__ Arguments g) {
+  const unsigned segment = blockIdx.x * (threads_with(Team::size) / Team::size) + threadIdx.x / Team::size;
   if (segment < g.segments)
     Chain::template run<width>(g, segment, Team(threadIdx.x));
 }

@@ -7,8 +7,8 @@ namespace chains {
 
 template <class Chain, int width, class Team>
 void launch_segments(const Arguments& g, cudaStream_t stream) {
-  constexpr unsigned in_block = threads / Team::size;
-  over_segments<Chain, width, Team><<<(g.segments - 1) / in_block + 1, threads, 0, stream>>>(g);
+  constexpr unsigned block = threads_with(Team::size), in_block = block / Team::size;
+  over_segments<Chain, width, Team><<<(g.segments - 1) / in_block + 1, block, 0, stream>>>(g);
 }
 
 template <class Chain, int width>
@@ -16,13 +16,16 @@ void launch_width(const Arguments& g, cudaStream_t stream) {
   if constexpr (!Chain::has_segments) {
     constexpr unsigned max_blocks = 1u << 14;
     const unsigned blocks = (g.length - 1) / (threads * width) + 1;
-    over_elements<Chain, width><<<blocks < max_blocks ? blocks : max_blocks, threads, 0, stream>>>(g);
+    const unsigned grid = blocks < max_blocks ? blocks : max_blocks;
+    over_elements<Chain, width><<<grid, threads, 0, stream>>>(g);
   } else if (g.length <= 16 * width) {
     launch_segments<Chain, width, Lanes<8>>(g, stream);
   } else if (g.length <= 256 * width) {
     launch_segments<Chain, width, Lanes<32>>(g, stream);
+  } else if (g.length <= 8192 * width) {
+    launch_segments<Chain, width, Block<threads>>(g, stream);
   } else {
-    launch_segments<Chain, width, Block>(g, stream);
+    launch_segments<Chain, width, Block<1024>>(g, stream);
   }
 }
 
