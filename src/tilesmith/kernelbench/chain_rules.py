@@ -105,9 +105,14 @@ def launches_of(node: Node) -> int:
     return 0 if is_same(node) or is_first_of_pair(node) else _LAUNCHES.get(node.target, 1)
 
 
+def is_dropout(node: Node) -> bool:
+    """Whether a node may leave elements out."""
+    return node.target in _DROPOUT
+
+
 def is_same(node: Node) -> bool:
     """Whether a node gives its argument."""
-    if node.target in _DROPOUT:
+    if is_dropout(node):
         return node.args[2] is False or node.args[1] in (0, 0.0)
     return node.target in SAME and len(node.args) == 1 and not node.kwargs
 

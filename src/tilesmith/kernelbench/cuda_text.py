@@ -14,7 +14,7 @@ from typing import Final
 from tilesmith.core.device import Device
 from tilesmith.core.params import Buffer, TensorMap
 from tilesmith.core.plan import Kernel, KernelLaunch, Plan
-from tilesmith.kernelbench.chain_spec import ChainSpec
+from tilesmith.kernelbench.chain_spec import MAX_NUMBERS, MAX_OPERANDS, ChainSpec
 from tilesmith.kernelbench.flatten import flattened, function, including, without_comments
 from tilesmith.kernelbench.templates import template
 from tilesmith.kernels import FAMILIES
@@ -61,7 +61,10 @@ def chain_kernels(chains: Sequence[ChainSpec]) -> str:
     kernels = [
         f"namespace chain_{i} {{\nusing namespace chains;\n{text}}}\n" for i, text in enumerate(_chain_texts(chains))
     ]
-    return "".join([without_comments(template("chain_kernels.cu")), *kernels])
+    common = without_comments(template("chain_kernels.cu"))
+    for name, number in (("MAX_OPERANDS", MAX_OPERANDS), ("MAX_NUMBERS", MAX_NUMBERS)):
+        common = common.replace(name, str(number))
+    return "".join([common, *kernels])
 
 
 def _chain_texts(chains: Sequence[ChainSpec]) -> list[str]:

@@ -57,11 +57,13 @@ def optimized(
     recognized = recognize(file)
     text = written(file, recognized, gpu, accuracy, standalone=standalone)
     output.write_text(text)
-    plans = list(plans_of(products_of(recognized), gpu, accuracy).values())
+    products = products_of(recognized)
+    found = plans_of(products, gpu, accuracy)
+    plans = [plan for spec, plan in found.items() if spec in products]  # others are for calls with gradients
     verdict, compiled = None, list[str]()
     if not is_here(gpu):
         chains = recognized.chains if isinstance(recognized, WholeModel) else ()
-        for arch, part in device_texts(plans, chains, gpu, multiplies=recognized.multiplies):
+        for arch, part in device_texts(list(found.values()), chains, gpu, multiplies=recognized.multiplies):
             cache.cubin(part, arch, about=cache.About(file.name, arch=arch))
             compiled.append(arch)
     elif judge is not None:

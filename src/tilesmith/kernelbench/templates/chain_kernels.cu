@@ -2,8 +2,6 @@
 namespace chains {
 
 constexpr int threads = 256;
-constexpr int max_operands = 12;
-constexpr int max_numbers = 8;
 
 // Element i has data[i / inner % period].
 struct Operand {
@@ -12,10 +10,10 @@ struct Operand {
 };
 
 struct Arguments {
-  Operand x[max_operands];
+  Operand x[MAX_OPERANDS];
   float* out;
   unsigned segments, length;
-  float numbers[max_numbers];
+  float numbers[MAX_NUMBERS];
 };
 
 __device__ __forceinline__ float value_at(const Operand& x, unsigned i) { return x.data[i / x.inner % x.period]; }
