@@ -8,10 +8,12 @@ import torch
 from chained_models import FILES, OF_IMAGES, OF_ROWS, file_of
 from written_modules import H200, on_the_cpu, problem_model
 
+from tilesmith.kernelbench.cuda_text import device_texts
 from tilesmith.kernelbench.problem_file import ProblemFile
 from tilesmith.kernelbench.recognize import recognize_here
 from tilesmith.kernelbench.whole_model import WholeModel
 from tilesmith.kernelbench.write import written
+from tilesmith.runtime import compiler
 
 TOLERANCES = (5e-5, 2e-4, 5e-3)  # of results, and of gradients of an order
 
@@ -115,3 +117,14 @@ def test_rows_that_are_all_but_constant_are_normalized_as_exactly_as_by_torch() 
     exact = outcome(theirs.double(), [x.double() for x in given], 0)
     torch.testing.assert_close(outcome(ours, given, 0), tuple(x.float() for x in exact), rtol=1e-4, atol=1e-6)
     assert len(host.chain_calls()) == 2
+
+
+def test_kernels_compile_without_a_gpu() -> None:
+    """By NVRTC, for the oldest GPU and for Hopper."""
+    bodies = ["torch.softmax(F.gelu(x), 1)", "F.group_norm(x, 4, v, v) + y", "F.mish(x.amin(1) * self.number)"]
+    found = recognize_here(file_of(bodies, "torch.randn(12, 8), torch.randn(12, 8)"))
+    assert isinstance(found, WholeModel) and len(found.chains) == 3
+    texts = device_texts([], found.chains, H200, multiplies=False)
+    assert [arch for arch, _ in texts] == ["sm_75", "sm_90a"]
+    for arch, text in texts:
+        assert compiler.compile(text, arch)

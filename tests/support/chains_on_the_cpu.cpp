@@ -1,5 +1,6 @@
 // Kernels of chains, one thread after the other: what a team of threads adds up, one has alone.
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #define __device__
@@ -9,6 +10,11 @@ struct float4 {
   float x, y, z, w;
 };
 static float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+static float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
 using std::isinf;
 
 KERNELS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Reduction = Literal["sum", "max", "min"]
-_EMPTY: Final[dict[Reduction, str]] = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
+_EMPTY: Final[dict[Reduction, str]] = {"sum": "0.0f", "max": "-infinity()", "min": "infinity()"}
 
 
 @dataclass(frozen=True, slots=True)

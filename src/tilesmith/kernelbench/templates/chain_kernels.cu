@@ -16,6 +16,8 @@ struct Arguments {
   float numbers[MAX_NUMBERS];
 };
 
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
 __device__ __forceinline__ float value_at(const Operand& x, unsigned i) { return x.data[i / x.inner % x.period]; }
 
 template <int width>
