@@ -65,7 +65,6 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 __device__ __forceinline__ float softplus(float x, float beta, float threshold) {
   return x * beta > threshold ? x : log1pf(expf(x * beta)) / beta;
 }
-__device__ __forceinline__ float log_of_sum(float largest, float sum) { return largest + logf(sum); }
 __device__ __forceinline__ float finite_or_zero(float x) { return isinf(x) ? 0.0f : x; }
 
 // All threads, for kernels that have no segments.
